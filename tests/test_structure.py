@@ -328,7 +328,7 @@ def test_no_module_imports_itself_over_others():
 
 
 def test_circles_are_found():
-    """Of two modules, of three, and none of a line."""
+    """Circles of two modules and of three are found, and none in a line."""
     graph = {"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c"}, "f": {"a"}}
     assert circles(graph) == {frozenset("ab"), frozenset("cde")}
 

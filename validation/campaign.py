@@ -34,7 +34,7 @@ from schedsim.simulation.simulator import Simulation, simulate
 from .block_level.repeated_forward import untouched
 from .campaign_page import write_page
 from .dry_cuda import PREFIX, dry_device_name, get_dry_device, is_dry
-from .environment import check_device, device_memory_bytes, environment
+from .environment import device_memory_bytes, environment, resolve_device
 from .measure import Timing, pinned_threads, ratio
 from .random_schedules import random_schedule
 from .steps import PLAIN, MeasuredSteps
@@ -374,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         _start_over_on(given.device, sys.argv[1:] if arguments is None else arguments)
-        device = check_device(given.device)
+        device = resolve_device(given.device)
         if given.memory or is_dry():
             from .memory_campaign import run_memory_campaign
 

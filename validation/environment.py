@@ -19,7 +19,7 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def check_device(name: str | None) -> str:
+def resolve_device(name: str | None) -> str:
     """`name`, or the default device for ``None``.
 
     Raises

@@ -19,7 +19,7 @@ from .belonging import captured_for
 from .capture.skeleton import refuse_foreign
 from .drop_in.drop_in_options import DropInOptions
 from .drop_in.in_place import in_place, session_in
-from .environment import check_device
+from .environment import resolve_device
 from .ranks import ALONE, Ranks, ranks_of
 from .rematerialized import Rematerialized
 from .step_inputs import check_inputs_in_place, check_step_inputs
@@ -379,7 +379,7 @@ def _unpacked(
             "inputs is a DataLoader, and not what a step is given", hint="next(iter(loader))"
         )
     if device is not None:
-        where = check_device(device)
+        where = resolve_device(device)
         model.to(where)
         inputs = tree_map_only(Tensor, lambda tensor: tensor.to(where), inputs)
     if not model.training:

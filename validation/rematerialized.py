@@ -436,7 +436,7 @@ class Rematerialized(nn.Module):
     def _step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if not self.training or not torch.is_grad_enabled():
             return self._plain(inputs, keywords)
-        self._count_buckets()
+        self._replan_for_buckets()
         key, why = self._full_key(inputs, keywords), ""
         tried: tuple[PlannedStep, ...] = ()
         while True:
@@ -490,7 +490,7 @@ class Rematerialized(nn.Module):
             variants.give_up(name, what)
         return False
 
-    def _count_buckets(self) -> None:
+    def _replan_for_buckets(self) -> None:
         """Plan anew where this step is the first inside of a wrapper with buckets, or outside.
 
         The wrapper is made after the first plan, and is not seen before it calls.

@@ -30,7 +30,7 @@ from .block_times import BlockTimes
 from .capture import CapturedGraph
 from .capture.attention_backends import kernels_of
 from .dry_cuda import LABEL, dry_device_name, get_dry_device, has_times, is_dry
-from .environment import check_device, device_name
+from .environment import device_name, resolve_device
 from .models import build_model, read_options
 from .op_level.recorded_ops import with_requests
 from .resident_state import counted_line
@@ -78,7 +78,7 @@ def load_target(text: str, device: str | None = None) -> LoadedTarget:
     >>> load_target("model:mlp,layers=2,hidden=8,batch=4", "cpu").name
     'mlp,layers=2,hidden=8,batch=4'
     """
-    where = "meta" if device == "meta" else check_device(device)
+    where = "meta" if device == "meta" else resolve_device(device)
     kind, colon, rest = text.partition(":")
     if colon and kind == "model":
         name, _, options = rest.partition(",")

@@ -192,7 +192,7 @@ def may_save(line: PackedChain, i: int, k: int) -> bool:
 
 
 @kernel
-def needs_most(line: PackedChain, i: int, k: int, bundle: int) -> int:
+def largest_need(line: PackedChain, i: int, k: int, bundle: int) -> int:
     """The larger of what the forward and the backward need."""
     return max(needs(line, i, k, bundle, FORWARD), needs(line, i, k, bundle, BACKWARD))
 
@@ -229,7 +229,7 @@ def least_memory(line: PackedChain, least: Ints) -> None:
         for bundle in range(line.bundles[i], line.bundles[i + 1]):
             if not may_save(line, i, k):
                 break
-            need = needs_most(line, i, k, bundle)
+            need = largest_need(line, i, k, bundle)
             if n > 1:
                 need = max(need, line.saved[bundle] + least[row_of[i + 1, n - 1]])
             best = min(best, need)

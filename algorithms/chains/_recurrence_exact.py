@@ -19,8 +19,8 @@ from ._recurrence import (
     PackedChain,
     Room,
     Table,
+    largest_need,
     may_save,
-    needs_most,
     num_at_most,
 )
 
@@ -184,7 +184,7 @@ def solve_rows(line: PackedChain, table: Table, room: Room) -> None:
                 if not may_save(line, i, k):
                     continue
                 bundle = line.bundles[i] + c
-                at = needs_most(line, i, k, bundle)
+                at = largest_need(line, i, k, bundle)
                 base, shift = line.own_s[bundle], line.saved[bundle]
                 if n == 1:
                     shift = 0

@@ -14,8 +14,8 @@ from ._recurrence import (
     PackedChain,
     RunList,
     Table,
+    largest_need,
     may_save,
-    needs_most,
     num_at_most,
     to_units,
 )
@@ -93,7 +93,7 @@ def trace_runs(
         if k == i + 1:
             best = INFINITE
             for bundle in range(bundles[i], bundles[i + 1]):
-                need = to_units(needs_most(line, i, k, bundle), unit, rest)
+                need = to_units(largest_need(line, i, k, bundle), unit, rest)
                 if own_s[bundle] < best and m >= need:
                     best, bundle_of[i] = own_s[bundle], bundle - bundles[i]
             runs[made] = i
@@ -109,7 +109,7 @@ def trace_runs(
         for bundle in range(bundles[i], bundles[i + 1]):
             if not may_save(line, i, k):
                 break
-            if m >= to_units(needs_most(line, i, k, bundle), unit, rest):
+            if m >= to_units(largest_need(line, i, k, bundle), unit, rest):
                 child, left_m = row_of[i + 1, k - i - 1], m - table.take_saved[bundle]
                 inner = _time_at(table, child, left_m)
                 if own_s[bundle] + inner < best:

@@ -9,7 +9,7 @@ import numpy as np
 from schedsim.kernels.compiled import kernel, kernel_with
 from schedsim.kernels.record import Reals
 
-from ._recurrence import INFINITE, KEEP, PackedChain, Table, may_save, needs_most, to_units
+from ._recurrence import INFINITE, KEEP, PackedChain, Table, largest_need, may_save, to_units
 
 # Times that are compared are never NaN and never -0.0: told so, the compiler vectorises minima.
 _FAST = {"nnan", "nsz"}
@@ -89,7 +89,7 @@ def solve_slots(line: PackedChain, table: Table, best: Reals, last: Reals, zero:
         for bundle in range(line.bundles[i], line.bundles[i + 1]):
             if not may_save(line, i, k):
                 break
-            low = to_units(needs_most(line, i, k, bundle), unit, rest)
+            low = to_units(largest_need(line, i, k, bundle), unit, rest)
             if n == 1:
                 own = line.own_s[bundle] + (line.loss_s if k == num else 0.0)
                 for q in range(low, num_slots + 1):

@@ -66,9 +66,10 @@ class Rules(Record):
     thorough : float
         Share of moves that are repaired by greedy evictions before they count. Such moves take some
         twenty times as long as the others, and reach what single edits do not.
-    price : (3,) float64
+    price : (4,) float64
         Seconds per byte above `limit`, raised while the peak is above the limit and lowered while
-        it is within; then the least and the largest value of that price.
+        it is within; then the least and the largest value of that price; then bytes: for as long as
+        nothing fits, the temperature is no lower than the price of these.
     """
 
     limit: int
@@ -288,7 +289,12 @@ def anneal(
         before_s = profile.total_s[0]
         # The cost that the move may have is drawn first, so that a hopeless move ends early.
         allowed_s = before_s + price[0] * excess
-        allowed_s -= heat_s * math.log(max(random_unit(profile), 1e-300))
+        warm_s = heat_s
+        if best[1] == 0.0:
+            # The price has grown so far that no move may raise the peak by a single tensor: without
+            # this the walker would stay where it is for the rest of its work.
+            warm_s = max(heat_s, price[0] * price[3])
+        allowed_s -= warm_s * math.log(max(random_unit(profile), 1e-300))
         repaired = random_unit(profile) < rules.thorough
         kind = random_unit(profile)
         if repaired:

@@ -52,7 +52,7 @@ def _grown(array: Any, size: int) -> Any:
 
 
 @njit(cache=True)
-def _can_banish(t: int, g: Any, m: Any) -> int:
+def _banished_with(t: int, g: Any, m: Any) -> int:
     """Evicted tensors that go for good with `t`, left on the stack; -1 where one is still needed.
 
     The tensors that `t` leads to must be in memory, or never be read again.
@@ -88,7 +88,7 @@ def _banish_one(heuristic: int, g: Any, m: Any) -> bool:
             continue
         if m.uses_left[t] > 0 or m.pins[t] > 0:
             continue
-        count = _can_banish(t, g, m)
+        count = _banished_with(t, g, m)
         if count < 0:
             continue
         lost = np.empty(count, np.int64)

@@ -26,8 +26,8 @@ from .chen_articulation import segment_runs
 # Evictions and moves come in chunks, after each of which the schedule of lowest peak is kept.
 _EVICTIONS, _MOVES = 250, 50
 _EVICTION_CHUNKS, _MOVE_CHUNKS = 4, 20
-# The weights in an eviction's price of a byte over the limit, of a second, and of a run.
-_PRICE = (2.0, 0.02, 1000.0)
+# Seconds per byte over the limit: at first, at least and at most; the peak has no temperature.
+_PRICE = (2.0, 0.02, 1000.0, 0.0)
 
 
 def _never() -> bool:
@@ -123,7 +123,7 @@ def _lowered(
 
     note()
     found = Found(np.zeros_like(runs), np.array([np.inf, 0.0]))
-    rules = Rules(limit, 0.3, np.zeros(3))
+    rules = Rules(limit, 0.3, np.zeros(4))
     for _ in range(_EVICTION_CHUNKS):
         if is_over():
             return None

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 from schedsim.plans.effort import Effort
 
 # Non-zeros that HiGHS reads, presolves and solves as a linear program in about a second, where
-# few iterations of the simplex method are enough; and iterations times non-zeros in a second.
-_NONZEROS_PER_UNIT, _PIVOTS_PER_UNIT = 500_000.0, 8e8
+# few iterations of the simplex method are enough; and the square of the iterations in a unit. An
+# iteration takes time in proportion to those before it, because the factors of the basis fill up:
+# 3.1 to 5.6e-8 s times the square on relaxations of 12 to 48 cuts of three wide graphs, where
+# iterations times non-zeros are off by a factor of eight. So a unit of many iterations takes two to
+# three seconds: with less, the widest graphs would be left with a few cuts.
+_NONZEROS_PER_UNIT, _SQUARED_PIVOTS_PER_UNIT = 500_000.0, 6e7
+_FEWEST_PIVOTS = 1000
 # Work of the first node with 10,000 non-zeros; share of that for any other node; and the least.
 _FIRST_NODE, _NODE_SHARE, _LEAST_NODE = 0.5, 0.1, 0.005
 
@@ -116,13 +121,12 @@ class Milp:
         upper, lower = np.flatnonzero(rows_ub < np.inf), np.flatnonzero(rows_lb > -np.inf)
         at_most = vstack([matrix[upper], -matrix[lower]])
         work = relaxation_work(self.num_nonzeros)
-        pivots_per_unit = _PIVOTS_PER_UNIT / max(1, self.num_nonzeros)
         options: dict[str, float | int] = {}
         if effort.watchdog_s is not None:
             options["time_limit"] = max(0.01, effort.watchdog_s)
         if effort.counted:
-            most = 1000 + max(0.0, effort.left - work) * pivots_per_unit
-            options["maxiter"] = int(min(most, 2**31 - 1))
+            most = math.sqrt(max(0.0, effort.left - work) * _SQUARED_PIVOTS_PER_UNIT)
+            options["maxiter"] = int(min(_FEWEST_PIVOTS + most, 2**31 - 1))
         result = linprog(
             columns["cost"],
             A_ub=at_most,
@@ -132,7 +136,7 @@ class Milp:
             options=options,
         )
         num_pivots = int(result.nit or 0)
-        effort.spend(work + num_pivots / pivots_per_unit)
+        effort.spend(work + num_pivots**2 / _SQUARED_PIVOTS_PER_UNIT)
         limited = result.status == _LIMIT
         if limited and num_pivots < options.get("maxiter", math.inf):
             effort.note_clock()

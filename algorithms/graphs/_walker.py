@@ -52,6 +52,9 @@ _LARGE = (Kind(0.005, 1.0), Kind(0.005, 0.5), Kind(0.02, 1.0, True), Kind(0.005,
 _SMALL_OPS = 300
 
 _COLD = 0.02  # at the end of a round, of the start
+# While nothing fits, a walker may raise the peak by about so many tensors of mean size; a fifth of
+# it is too cold on graphs in which one op needs most of the budget, twice of it too hot on others.
+_WARM = 0.5
 _COOLER = 0.6  # each round begins cooler than the one before
 
 # The greedy repair goes no further after so many evictions without effect, and in all after so
@@ -72,6 +75,8 @@ class GraphWalker:
     ----------
     hot_s
         Temperature at the beginning of the next round, in seconds of step time.
+    warm_bytes
+        Temperature of the peak at the beginning of every round, for as long as nothing fits.
     least_runs, least_bytes
         The schedule of the least peak, for as long as none fits.
     """
@@ -81,6 +86,7 @@ class GraphWalker:
     rules: Rules
     found: Found
     hot_s: float
+    warm_bytes: float
     least_runs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     least_bytes: int = 2**62
     heat_s: float = 0.0
@@ -106,13 +112,15 @@ class GraphWalker:
         unit_s = graph.store_all_s / max(1, int(profile.tree[1, LARGEST]))
         unit_s = unit_s or 1.0
         mean_s = graph.store_all_s / graph.num_ops
-        price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s])
+        price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s, 0.0])
+        sizes = graph.arrays.tensor_bytes
         walker = cls(
             packed,
             profile,
             Rules(limit, kind.thorough, price),
             Found(np.zeros(profile.run.shape[0], np.int64), np.array([np.inf, 0.0])),
             hot_s=kind.hot * mean_s or 1e-12,
+            warm_bytes=_WARM * float(sizes.sum()) / max(1, sizes.size),
             evictions_left=_EVICTIONS_PER_OP * graph.num_ops if kind.greedy else 0,
         )
         walker.note_best()
@@ -145,6 +153,7 @@ class GraphWalker:
         before = int(counts[WORK])
         until = before + max(1, int(work * self.work_per_unit))
         heat_s = self.heat_s * _COLD**share
+        self.rules.price[3] = self.warm_bytes * _COLD**share
         made = walk(
             self.packed,
             self.profile,

@@ -12,7 +12,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("search_seed", "allow", "keep", "recompute_patterns", "maximize", "num_points"),
     ),
     "Schedule": ("schedule_file", "capacities", "against"),
-    "Offloading": ("link", "host_bytes", "host_latency_s", "memory_levels"),
+    "Links and offloading": ("link", "host_bytes", "host_latency_s", "memory_levels"),
     "Allocator": ("allocator", "alloc_conf", "confs"),
     "Pipeline": (
         *("num_devices", "num_micro_batches", "num_chunks", "recompute", "partition"),

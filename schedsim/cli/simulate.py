@@ -27,7 +27,7 @@ from .options.files import json_option, output_option, schedule_option
 from .options.limits import budget_option, capacity_option
 from .options.rule_options import rule_facts
 from .show import percent, print_facts, print_json, print_table
-from .shown.allocations import check_allocator, describe
+from .shown.allocations import allocations_with_problems, describe
 from .shown.allocations import document as allocation_document
 from .snapshot import replay_snapshot
 
@@ -102,7 +102,9 @@ def command(
         else mismatches(loaded.plan, simulation, times=not source.is_model)
     )
     problems = [*said, *_over_budget(simulation, budget_bytes)]
-    found, wrong = check_allocator(simulation, loaded.plan, budget_bytes, allocator, alloc_conf)
+    found, wrong = allocations_with_problems(
+        simulation, loaded.plan, budget_bytes, allocator, alloc_conf
+    )
     problems += wrong
     document = _document(simulation, budget_bytes, capacities or {}, problems)
     if found:

@@ -91,11 +91,11 @@ def command(**given: Any) -> int:
     plan = _plan_in(request.plan_file) if request.plan_file is not None else None
     on_device(request.device)
     need_torch()
-    from ..validation.environment import check_device
+    from ..validation.environment import resolve_device
     from ..validation.targets import read_target
     from ..validation.validate import validate
 
-    check_device(request.device)
+    resolve_device(request.device)
     level = request.level or "block"
     with working("capturing the model"):
         movable = plan is not None and has_link(plan)

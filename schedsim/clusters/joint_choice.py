@@ -1,15 +1,16 @@
 """The fastest step that fits: degrees, micro-batches, order and recomputation chosen together.
 
-Candidates are tried in the order of their lower bounds on time. The search stops when the next
-bound is not below the best step found; in this model, that step is then the fastest of the whole
-space. In each candidate, every pipeline rank recomputes as little as it can to fit: the first entry
-of `RecomputeLadder` that does. A faster stage delays nothing, and no later entry is faster, so no
-other choice of recomputation from the same list is.
+Candidates that are estimated to be the fastest are tried first. A candidate whose lower bound on
+time is not below the best step found is left out; if none is left, that step is the fastest of the
+whole space in this model. In each candidate, every pipeline rank recomputes as little as it can to
+fit: the first entry of `RecomputeLadder` that does. A faster stage delays nothing, and no later
+entry is faster, so no other choice of recomputation from the same list is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from ..errors import SchedsimError
@@ -20,13 +21,22 @@ from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import split_options
 from .prediction import ClusterPrediction, predict
-from .rank_memory import rank_memory
+from .rank_memory import first_micro_batch_bytes, rank_memory, representative_micro_batches
 from .rank_time import step_time
 from .recompute_ladder import RecomputeLadder, setting
 from .search_space import SearchSpace, StepSettings
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
 from .training import Training
+
+LAYERS = 250
+"""Layers x micro-batches that a search simulates at most for each candidate of its effort."""
+
+ROOM = 5
+"""Candidates come first that fit with a fifth of the budget left for what no bound counts.
+
+Only the order of the search depends on it.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class ClusterChoice:
     lower_bound_s
         No candidate is faster, in this model; equal to the time of `best` where that is proven.
     num_candidates, num_simulated
-        Number of candidates in the space, and of those simulated before the bound ended the search.
+        Number of candidates in the space, and of those simulated.
     binds
         What keeps the step from being faster, in words.
     least_bytes
@@ -75,9 +85,13 @@ class _Search:
         self.bounds = StepBounds(model, fabric)
         self.ladder = RecomputeLadder(self.bounds, keep=keep)
         self.least_bytes: int | None = None
+        self.num_layers = 0  # of all simulations so far, once for each micro-batch: the work
 
-    def fitted(self, candidate: StepSettings) -> Training | None:
-        """Settings with the least recomputation that fits on each rank; ``None`` if none fits."""
+    def fitted(self, candidate: StepSettings, best_s: float) -> Training | None:
+        """Settings with the least recomputation that fits on each rank.
+
+        ``None`` if none fits, or if none that may fit takes less than `best_s` seconds.
+        """
         degrees, training = candidate.degrees, candidate.training
         stages = split_stages(self.model, degrees, training)
         sizes = [
@@ -91,9 +105,14 @@ class _Search:
         for rank in order:
             settings = [setting(entries, k, sizes[rank]) for k in range(len(entries))]
             # Every entry before it is tried: what the allocator reserves need not fall with each.
-            fitting = (k for k, one in enumerate(settings) if self._fits(candidate, rank, one))
-            place = next(fitting, None)
-            if place is None:
+            for place, recompute in enumerate(settings):
+                chosen = {**found, rank: place}
+                every = [setting(entries, chosen.get(k, 0), size) for k, size in enumerate(sizes)]
+                if place and self._least_s(candidate, every) >= best_s:
+                    return None
+                if self._fits(candidate, rank, recompute):
+                    break
+            else:
                 return None
             found[rank] = place
         every = [setting(entries, found[k], sizes[k]) for k in range(degrees.pipeline)]
@@ -102,6 +121,16 @@ class _Search:
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:
         """`candidate` with the least time that its memory bound allows; ``None`` if none fits."""
+        bound_s = self._bound_s(candidate, self.budget_bytes)
+        if bound_s is None:
+            return None
+        estimate_s = self._bound_s(candidate, self.budget_bytes - self.budget_bytes // ROOM)
+        return replace(
+            candidate, bound_s=bound_s, estimate_s=inf if estimate_s is None else estimate_s
+        )
+
+    def _bound_s(self, candidate: StepSettings, budget_bytes: int) -> float | None:
+        """The time bound with the least recomputation whose memory bound is in `budget_bytes`."""
         degrees = candidate.degrees
         stages = split_stages(self.model, degrees, candidate.training)
         chosen = []
@@ -114,20 +143,41 @@ class _Search:
                 needed = self.bounds.memory_bytes(
                     degrees, replace(candidate.training, recompute=recompute), rank
                 )
-                if needed <= self.budget_bytes:
+                if needed <= budget_bytes:
                     break
             else:
-                self.least_bytes = min(needed, self.least_bytes or needed)
+                if budget_bytes == self.budget_bytes:
+                    self.least_bytes = min(needed, self.least_bytes or needed)
                 return None
             chosen.append(recompute)
         training = replace(candidate.training, recompute="/".join(chosen))
-        return replace(candidate, bound_s=self.bounds.time_s(degrees, training))
+        return self.bounds.time_s(degrees, training)
+
+    def step_s(self, candidate: StepSettings, training: Training) -> float:
+        """Seconds of the step of `candidate` with the recomputation of `training`."""
+        degrees = candidate.degrees
+        micro = min(5, training.micro_batches(degrees)) if degrees.pipeline == 1 else 1
+        self.num_layers += micro * self.model.num_layers
+        return step_time(self.model, degrees, training, self.fabric).step_s
+
+    def _least_s(self, candidate: StepSettings, every: list[str]) -> float:
+        """A lower bound on the seconds of `candidate` with these recomputations of its ranks."""
+        training = replace(candidate.training, recompute="/".join(every))
+        return self.bounds.time_s(candidate.degrees, training)
 
     def _fits(self, candidate: StepSettings, rank: int, recompute: str) -> bool:
         degrees = candidate.degrees
         training = replace(candidate.training, recompute=recompute)
         needed = self.bounds.memory_bytes(degrees, training, rank)
+        layers = -(-self.model.num_layers // degrees.pipeline)
+        begins_alike = degrees.pipeline == 1 and training.state == "fsdp2"
+        if needed <= self.budget_bytes and begins_alike and training.zero_stage == 3:
+            self.num_layers += layers
+            needed = first_micro_batch_bytes(self.model, degrees, training, self.fabric)
         if needed <= self.budget_bytes:
+            count = training.micro_batches(degrees)
+            played = representative_micro_batches(degrees, training) or count
+            self.num_layers += layers * min(count, played)
             needed = rank_memory(self.model, degrees, training, self.fabric, rank).reserved_bytes
         if recompute == "full" and needed > self.budget_bytes:
             self.least_bytes = min(needed, self.least_bytes or needed)
@@ -158,7 +208,8 @@ def choose(
     global_batch
         Sequences of a step on all devices together.
     effort
-        The most candidates to simulate; the lower bound is then that of the best candidate left.
+        The most candidates to simulate; none is begun after `LAYERS` simulated layers for each. The
+        lower bound is then the least of the candidates that are left.
     **options
         Degrees, which are then fixed, and settings of `schedsim.clusters.Training`, except those
         that the search chooses: ``batch``, ``num_micro_batches``, ``schedule``, ``num_chunks``,
@@ -194,40 +245,40 @@ def choose(
             hint="the data-parallel ranks must divide --global-batch",
         )
     able = [one for one in map(search.bounded, every) if one is not None]
-    able.sort(key=lambda one: one.bound_s)
+    able.sort(key=lambda one: (one.estimate_s, one.bound_s))
     best_s, tried = float("inf"), 0
     fitting: list[tuple[float, StepSettings, Training]] = []
     faster: tuple[float, StepSettings] | None = None
-    bound_s = able[-1].bound_s if able else float("inf")
+    left: list[float] = []
     for candidate in able:
-        bound_s = candidate.bound_s
-        if bound_s >= best_s or tried >= effort:
-            break
+        if candidate.bound_s >= best_s:
+            continue
+        if tried >= effort or search.num_layers >= LAYERS * effort:
+            left.append(candidate.bound_s)
+            continue
         tried += 1
-        least_s = step_time(model, candidate.degrees, candidate.training, fabric).step_s
+        least_s = search.step_s(candidate, candidate.training)
         if least_s >= best_s:
             continue
-        training = search.fitted(candidate)
+        training = search.fitted(candidate, best_s)
         if training is None:
             if faster is None or least_s < faster[0]:
                 faster = least_s, candidate
             continue
         taken_s = least_s
         if training.recompute != "none":
-            taken_s = step_time(model, candidate.degrees, training, fabric).step_s
+            taken_s = search.step_s(candidate, training)
             if faster is None or least_s < faster[0]:
                 faster = least_s, candidate
         fitting.append((taken_s, candidate, training))
         best_s = min(best_s, taken_s)
-    else:
-        bound_s = best_s
     fitting.sort(key=lambda row: row[0])
     shown = _of_different_degrees(fitting)
     predictions = [predict(model, one.degrees, training, fabric) for _, one, training in shown]
     return ClusterChoice(
         predictions[0] if predictions else None,
         tuple(predictions[1:]),
-        min(best_s, bound_s),
+        min(best_s, *left) if left else best_s,
         len(every),
         tried,
         _binds(best_s, faster, budget_bytes),

@@ -129,15 +129,39 @@ def representative_micro_batches(degrees: Degrees, training: Training) -> int:
 
 
 def issue_simulation(
-    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric, rank: int
+    model: Architecture,
+    degrees: Degrees,
+    training: Training,
+    fabric: Fabric,
+    rank: int,
+    most: int | None = None,
 ) -> Simulation:
-    """The step of a rank in the order in which its host issues ops, as the allocator sees it."""
+    """The step of a rank in the order in which its host issues ops, as the allocator sees it.
+
+    By default the simulation stops after `representative_micro_batches`; `most` takes their place.
+    """
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
-    actions = rank_actions(degrees, training, rank, representative_micro_batches(degrees, training))
+    if most is None:
+        most = representative_micro_batches(degrees, training)
+    actions = rank_actions(degrees, training, rank, most)
     # Sizes follow from the full number of micro-batches, even if only a part is played.
     fixed = replace(training, num_micro_batches=training.micro_batches(degrees))
     step = RankStep(model, degrees, fixed, fabric, stages, one_stream=True).write(actions)
     return simulate(step.graph, step.schedule)
+
+
+def first_micro_batch_bytes(
+    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
+) -> int:
+    """Bytes in use at the peak of the first of several micro-batches, without a pipeline.
+
+    The step of a rank whose parameters are gathered for each micro-batch begins with these ops, so
+    that `rank_memory` reserves no less, and takes three times as long to say so.
+    """
+    stages = split_stages(model, degrees, training)
+    state = lasting_bytes(model, degrees, training, stages)
+    simulation = issue_simulation(model, degrees, training, fabric, 0, most=1)
+    return state.total + _LIBRARY_BYTES + simulation.peak_bytes
 
 
 def rank_memory(

@@ -19,11 +19,12 @@ _CHUNKS = (2, 3, 4, 6, 8)
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """One choice of everything but recomputation, and a bound on its time."""
+    """One choice of everything but recomputation, a bound on its time, and an estimate of it."""
 
     degrees: Degrees
     training: Training
     bound_s: float = 0.0
+    estimate_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

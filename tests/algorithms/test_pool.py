@@ -70,7 +70,7 @@ def test_the_watchdog_ends_all_walkers():
 
 
 def test_a_failure_comes_out():
-    """Of a walker, as itself."""
+    """An error of a walker comes out as itself."""
 
     class Failing(Numbers):
         def anneal(self, share, work, most_moves):

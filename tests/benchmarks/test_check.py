@@ -241,7 +241,7 @@ def test_a_schedule_in_another_order_does_not_meet_a_bound_of_this_one():
 
 
 def test_a_step_faster_than_its_bound_is_none_of_the_class():
-    """Of a chain: a bound over persistent schedules proves nothing of one that is faster."""
+    """For a chain, a bound over persistent schedules proves nothing about a faster schedule."""
     name = "heavy-chain-8-1"
     instance, known = check.Instance(check.read(FOLDER / rows()[name]["file"])), solutions(name)
     beyond, persistent = known["any_schedule"][0], known["certificates"][0]

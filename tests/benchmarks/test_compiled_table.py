@@ -32,7 +32,7 @@ def of_subject(monkeypatch):
 
 
 def test_exact_gradients_are_those_of_a_step_in_float64(of_subject):
-    """Of the weights in float32, by the closed form of a layer."""
+    """The weights are those in float32; the gradients follow from the closed form of a layer."""
     found, x = of_subject(nn.Identity())
     torch.manual_seed(0)
     layer = nn.Linear(3, 4).double()

@@ -202,7 +202,7 @@ class Watched:
         fakes: dict[str, dict[str, Any]] = {
             "targets": {"read_target": read_target},
             "ways.commands": {"plan_target": plan_target},
-            "environment": {"check_device": self._recording("check_device", None)},
+            "environment": {"resolve_device": self._recording("resolve_device", None)},
             "validate": {"validate": self._recording("validate", Report())},
         }
         for name, content in fakes.items():
@@ -240,7 +240,7 @@ def plain_plan(workload: Any, budget: Any) -> Plan:
 
 
 def text(value: Any) -> str:
-    """What `value` says, without what differs from call to call."""
+    """The content of `value`, without parts that differ from call to call."""
     if isinstance(value, schedsim.Chain | schedsim.Graph):
         kinds = sorted({v.kind for stage in getattr(value, "stages", ()) for v in stage.variants})
         return f"workload {workload_hash(value)} {kinds}"

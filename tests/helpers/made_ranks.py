@@ -13,7 +13,7 @@ TIMEOUT_S = 20.0
 
 
 class _Table:
-    """Where the ranks of one meeting leave what they say."""
+    """The table in which the ranks of one meeting leave their messages."""
 
     def __init__(self, num: int) -> None:
         self.rows: list[Any] = [None] * num

@@ -8,7 +8,7 @@ from schedsim import Chain, Schedule, simulate
 
 
 def check(workload, plan, offloading) -> None:
-    """What holds of every plan: it runs in the engine, within both memories."""
+    """Check what holds for every plan: it runs in the engine, within both memories."""
     if not plan.feasible:
         return
     told = plan.simulate(workload)

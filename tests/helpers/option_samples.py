@@ -265,11 +265,11 @@ BASES: dict[str, Given] = {
     "planners": {},
     "env": {},
 }
-"""What a command cannot do without; by default four layers."""
+"""Arguments that a command cannot do without; by default four layers."""
 
 
 def base(command: str) -> Given:
-    """What stands on the line of `command` in any case."""
+    """The words that stand on the line of `command` in any case."""
     if command in BASES:
         return BASES[command]
     given: Given = {"--layers": ("4",)}

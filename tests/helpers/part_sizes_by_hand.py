@@ -15,13 +15,13 @@ class PartByHand:
     gradient_bytes: int = 0
 
     def output_bytes(self, binding):
-        """Of its outputs."""
+        """Bytes of the part's outputs."""
         return self.output * binding[0]
 
     def given_bytes(self, binding):
-        """Of the gradients that it is given."""
+        """Bytes of the gradients that the part is given."""
         return self.given * binding[0]
 
     def input_bytes(self, binding):
-        """Of its inputs."""
+        """Bytes of the part's inputs."""
         return self.inputs * binding[0]

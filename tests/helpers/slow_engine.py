@@ -176,5 +176,5 @@ class SlowEngine:
 def slow_course(
     graph: Graph, names: list[str], capacities: Mapping[str, int] | None = None
 ) -> SlowCourse:
-    """What happens when `names` run on `graph`."""
+    """The course of events when `names` run on `graph`."""
     return SlowEngine(graph, names, capacities or {}).run()

@@ -61,7 +61,7 @@ def least_time_s(
 
     @cache
     def wanted(done: int) -> frozenset[int]:
-        """What an op that has not run reads, or one that may run again for it."""
+        """Tensors read by an op that has not run, or by one that may run again for it."""
         found = set(results)
         for i in range(graph.num_ops - 1, -1, -1):
             if not done >> i & 1 or (solid[i] | optional[i]) & found:

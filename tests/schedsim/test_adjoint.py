@@ -123,7 +123,7 @@ def test_a_disk_takes_what_it_is_worth():
 
 @pytest.mark.parametrize("snapshots", [2, 3, 6])
 def test_online_repeats_no_step_more_than_the_best_offline_schedule_must(snapshots):
-    """Of any length: every step at most t times again, C(s + t, s) >= n; gradients as plain."""
+    """For any length a step runs at most t times again, C(s + t, s) >= n; gradients as plain."""
     for n in (1, 2, 5, 17, 40, 90):
         executor = Executor(OnlineSchedule(snapshots), X0, n, joins=True)
         _, gradient = executor.run()

@@ -46,7 +46,7 @@ def pipeline(num_devices: int, num_batches: int):
 
 
 def spans(axes):
-    """Of each bar its row, start and end."""
+    """The row, the start and the end of each bar."""
     found = []
     for bars in axes.collections:
         for path in bars.get_paths():
@@ -136,7 +136,7 @@ def test_any_simulation_can_be_drawn(seed):
 
 
 def test_many_runs_lose_no_peak():
-    """Of 6,000 runs thin neighbours are one bar, and the highest column is drawn."""
+    """With 6,000 runs, thin neighbours are one bar, and the highest column is drawn."""
     rng = np.random.default_rng(3)
     sizes = rng.integers(1, 1000, 6000).tolist()
     sizes[4321] = 5000

@@ -15,7 +15,7 @@ from schedsim.errors import SchedsimError  # noqa: E402
 def test_another_process_is_not_on_the_device():
     """In Python, nothing starts over."""
     with pytest.raises(SchedsimError) as caught:
-        environment.check_device("dry:h200")
+        environment.resolve_device("dry:h200")
     assert "--device h200 -- COMMAND" in caught.value.hint
 
 

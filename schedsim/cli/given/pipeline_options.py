@@ -109,11 +109,16 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--stages", "num_devices", type=int, help="Number of devices in the pipeline."
         ),
-        click.option("--micro-batches", "num_micro_batches", type=int, help="In a step."),
+        click.option(
+            "--micro-batches",
+            "num_micro_batches",
+            type=int,
+            help="Number of micro-batches in a step.",
+        ),
         click.option(
             "--schedule",
             "order",
-            help="gpipe, 1f1b (default), interleaved or zero-bubble.",
+            help="Order of micro-batches: gpipe, 1f1b (default), interleaved, zero-bubble.",
         ),
         click.option(
             "--chunks",
@@ -131,7 +136,7 @@ def pipeline_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--link",
-            help="Between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; by default no time.",
+            help="Link between devices: pcie4, pcie5, nvlink-c2c or SIZE/s; by default no time.",
         ),
         click.option(
             "--link-latency",

@@ -59,7 +59,7 @@ def no_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**absent, **{field: False for _, field, _ in SWITCHES}, **given}
 
 
-def check_fields() -> Sequence[str]:
+def fields_without_options() -> Sequence[str]:
     """Fields of `WorkloadOptions` that no option sets; empty, as a test asserts."""
     from ...workloads import WorkloadOptions
 

@@ -23,7 +23,7 @@ from ..options.allocator_options import allocator_options, read_options
 from ..options.files import output_option, schedule_option
 from ..options.limits import budget_option, capacity_option
 from ..show import working
-from ..shown.allocations import check_allocator, of_plan
+from ..shown.allocations import allocations_with_problems, of_plan
 from .pictures import check_suffix, write_picture
 
 
@@ -76,7 +76,7 @@ def timeline(
         # A plan made for an allocator runs on a device as large as its budget; other plans may need
         # more.
         limit = limit_bytes if of_plan(loaded.plan)[0] is not None else None
-        found, _ = check_allocator(simulation, loaded.plan, limit, allocator, alloc_conf)
+        found, _ = allocations_with_problems(simulation, loaded.plan, limit, allocator, alloc_conf)
         figure = draw_timeline(
             simulation,
             budget_bytes=limit_bytes,

@@ -81,7 +81,7 @@ def document(found: Allocation) -> dict[str, Any]:
     }
 
 
-def check_allocator(
+def allocations_with_problems(
     simulation: Simulation,
     plan: Plan | None,
     budget_bytes: int | None,

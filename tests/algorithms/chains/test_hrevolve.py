@@ -47,7 +47,7 @@ def problems(draw, most_steps=(7, 6, 4), most_slots=(3, 2, 2), free_first=False)
 @settings(max_examples=200, deadline=None)
 @given(problem=problems())
 def test_equals_the_search_of_everything(problem):
-    """Of all schedules, hierarchical or not, on chains this short."""
+    """The times are the least of all schedules, hierarchical or not, on chains this short."""
     assert HRevolve.solve(*problem).time_s == pytest.approx(least_time(*problem), rel=1e-12)
 
 

@@ -30,7 +30,7 @@ def solved(num_steps, forward, turn, slots, writes, reads):
     turn=st.sampled_from([1.0, 2.5]),
 )
 def test_rows_are_the_least_times(slots, costs, forward, turn):
-    """Of a state that is at hand only, and of one that is kept: each level and number of slots."""
+    """For a state only at hand, and for one that is kept: each level and number of slots."""
     writes, reads = sorted(costs[: len(slots)]), sorted(costs[2 : 2 + len(slots)])
     free, kept, start = solved(4, forward, turn, slots, writes, reads)
     for k, most in enumerate(slots):

@@ -13,8 +13,8 @@ from schedsim.algorithms.chains._recurrence import (
     BACKWARD,
     FORWARD,
     find_classes,
+    largest_need,
     needs,
-    needs_most,
     num_at_most,
     to_units,
 )
@@ -94,7 +94,7 @@ def test_what_the_runs_of_a_stage_need():
     assert needed == [103, 100 + 10 + 5, 200 + 20, 200 + 20 + 10 + 6]
     # The first sub-chain ends before stage 1: the gradient of its output waits.
     assert in_python(needs)(line, 0, 1, 0, FORWARD) == 103 + 10
-    assert in_python(needs_most)(line, 0, 1, 0) == 115
+    assert in_python(largest_need)(line, 0, 1, 0) == 115
     memory = simulate(chain, Schedule.store_all(chain)).memory_bytes
     # Of F0, F1, the loss, B1 and B0, with the chain's input and what else is stored.
     assert memory[0] == 7 + needed[0]

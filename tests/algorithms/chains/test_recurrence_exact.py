@@ -25,7 +25,7 @@ MANY = 10**6
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 4))
 def test_the_break_points_are_all_schedules_that_no_other_beats(seed, num):
-    """Of the whole chain: the same bytes and the same seconds, and no point besides."""
+    """The whole chain has the same bytes and the same seconds, and no point besides."""
     chain = random_chain(np.random.default_rng(seed), num)
     problem = Problem(chain)
     every = sorted((peak, t) for peak, t, _ in schedules(chain))
@@ -58,7 +58,7 @@ def test_points_above_the_cap_are_left_out():
 
 
 def test_limits_are_told_apart():
-    """Of points and of work; one below what is needed is too little, and just that is enough."""
+    """Limits of points and of work: one less than needed is too little, that number is enough."""
     problem = Problem(unit_chain(6))
     code, table = solve_exact(problem.line, 100, MANY, MANY)
     assert code == DONE

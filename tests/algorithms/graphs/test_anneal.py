@@ -54,7 +54,8 @@ def annealed(graph: Graph, packed, profile, limit: int, **given):
     """The best found, from `profile` on; options of `anneal`."""
     ask = {"heat_s": 2.0, "num_moves": 60, "most_work": 2**62, "thorough": 0.2} | given
     found = Found(np.zeros(profile.run.shape[0], np.int64), np.array([np.inf, 0.0]))
-    rules = Rules(limit, ask.pop("thorough"), np.array([1.0, 0.01, 100.0]))
+    price = ask.pop("price", (1.0, 0.01, 100.0, 0.0))
+    rules = Rules(limit, ask.pop("thorough"), np.array(price))
     made = in_python(annealing.anneal)(packed, profile, found, rules, *ask.values())
     return found, made
 
@@ -75,6 +76,34 @@ def test_the_best_is_what_the_simulator_says(seed, num, free):
         told = simulate(graph, Schedule(graph.op_names, found.runs[: int(size)]))
         assert told.peak_bytes <= limit + graph.static_bytes
         assert told.makespan_s == pytest.approx(best_s)
+
+
+def test_only_a_warm_walker_leaves_a_peak_that_no_single_edit_lowers():
+    """At the highest price no move raises the peak, unless the peak has a temperature."""
+    dear = (1e6, 1e6, 1e6)
+    higher = {0.0: 0, 50.0: 0}
+    for seed in range(6):
+        for warm_bytes in higher:
+            graph, packed, profile = started(seed, 6)
+            before = int(profile.tree[1, LARGEST])
+            price = (*dear, warm_bytes)
+            annealed(graph, packed, profile, 0, heat_s=1.0, thorough=0.0, price=price)
+            higher[warm_bytes] += int(profile.tree[1, LARGEST]) > before
+    assert higher[0.0] == 0
+    assert higher[50.0] > 0
+
+
+def test_a_walker_with_a_plan_is_not_warm():
+    """Where something fits, the temperature of the peak changes nothing."""
+    peaks = []
+    for warm_bytes in (0.0, 1e9):
+        _, packed, profile = started(3, 6)
+        limit = int(profile.tree[1, LARGEST])
+        found = Found(np.zeros(profile.run.shape[0], np.int64), np.array([1e9, 1.0]))
+        rules = Rules(limit, 0.2, np.array([1.0, 0.01, 100.0, warm_bytes]))
+        in_python(annealing.anneal)(packed, profile, found, rules, 2.0, 60, 2**62)
+        peaks.append((int(profile.tree[1, LARGEST]), float(profile.total_s[0])))
+    assert peaks[0] == peaks[1]
 
 
 def test_recomputations_that_nobody_needs_go():

@@ -193,7 +193,7 @@ def test_moccasin_claims_no_more(seed):
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_the_local_search_finds_nearly_every_optimum(order):
-    """Of the cases where something must run again; as seeds and moves are fixed, always the same.
+    """The optima where an op must run again; always the same, as seeds and moves are fixed.
 
     With 16,000 moves all of them were found; some room is left for changes of the search.
     """

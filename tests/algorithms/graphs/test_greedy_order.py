@@ -28,7 +28,7 @@ def alive_bytes(graph: Graph, done: list[int]) -> int:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 5))
 def test_each_op_leaves_the_fewest_bytes(seed, num):
-    """Of those that may run next; of several, the first in the file's order."""
+    """The op chosen among those that may run next; of several, the first in the file's order."""
     graph = random_training_graph(np.random.default_rng(seed), num)
     order = ordered(graph, 0.0)
     simulate(graph, Schedule(graph.op_names, order))  # raises where it is illegal

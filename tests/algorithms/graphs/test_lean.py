@@ -36,7 +36,7 @@ def test_it_is_below_all_that_it_starts_from(seed, free):
 
 
 def test_a_chain_needs_a_handful_of_tensors():
-    """Of 24 that store-all keeps; and no more than Chen's segments take."""
+    """Store-all keeps 24; the schedule needs a handful, and no more than Chen's segments take."""
     graph = unit_training_chain(24)
     peak = lean(graph).peak_bytes
     assert peak <= 7

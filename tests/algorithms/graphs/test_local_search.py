@@ -18,6 +18,7 @@ from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, InvalidScheduleError, Op, SchedsimError, Schedule, load, simulate
 from schedsim.plans.effort import Effort
+from schedsim.workloads.synthetic_graphs import layered
 
 
 def peak_of(graph: Graph) -> int:
@@ -44,6 +45,12 @@ def four() -> Graph:
             Op("d", "backward", time_s=1, reads=("x", "z")),
         ),
     )
+
+
+def test_walkers_leave_a_peak_at_which_no_single_edit_helps():
+    """A tight wide graph gets a plan; walkers whose peak has no temperature find none."""
+    graph = layered(60, 2)
+    assert local_search(graph, int(0.45 * peak_of(graph)), effort=0.5).feasible
 
 
 @pytest.mark.parametrize("order", ["fixed", "free"])

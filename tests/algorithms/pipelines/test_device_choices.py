@@ -82,7 +82,7 @@ def test_one_point_for_all_micro_batches(points, in_flight, cap):
 @settings(max_examples=60)
 @given(points=POINTS, in_flight=st.integers(1, 4), cap=st.integers(0, 60))
 def test_two_points_in_turn(points, in_flight, cap):
-    """Of points that no other beats for so many in flight, the fastest pair that fits.
+    """The mix is the fastest pair that fits, of points that no other beats for so many in flight.
 
     A pair is a faster point that holds more, and a slower one that holds less.
     """
@@ -135,7 +135,7 @@ def test_stages_that_share_a_device(stages, cap):
 
 @given(points=POINTS, share=st.floats(0, 1))
 def test_no_mix_is_faster_than_the_envelope(points, share):
-    """Of any two points, at the bytes that the mix holds on average; and some pair is as fast."""
+    """No mix of two points is faster at the bytes it holds on average; some pair is as fast."""
     front = front_of(points)
     held, time_s = front.held_bytes, front.time_s
     at = float(held.min() + share * (held.max() - held.min()))

@@ -87,7 +87,7 @@ def test_messages_share_a_link():
 
 
 def test_micro_batches_take_the_plans_in_turn():
-    """Of two plans, the third micro-batch has the first; weights come last."""
+    """With two plans, the third micro-batch has the first plan; weights come last."""
     work = work_of([0.0], [[0.0, 0.0]], [[1.0, 10.0]], [0.5])
     rows = [(1, 0, 0, j, -1, -1) for j in range(3)] + [(2, 0, 0, 0, -1, -1)]
     assert pass_over(rows, work, devices=1) == 1 + 10 + 1 + 0.5

@@ -69,7 +69,7 @@ def test_the_best_of_the_front_is_the_best_of_all(seed, num_micro):
 
 
 def test_equal_runs_of_layers_share_a_front():
-    """Of 40 equal layers only the lengths count, but for those at the ends."""
+    """With 40 equal layers only the lengths count, except for runs at the ends."""
     chain = Chain.from_arrays(
         "equal",
         1,

@@ -255,7 +255,7 @@ def test_a_plan_that_needs_nothing_returned_goes_first():
 
 
 def test_probes_find_a_larger_inner_budget_where_what_is_reserved_jumps():
-    """Of a recorded step the fastest of the budgets tried is taken, not the last of the halving."""
+    """For a recorded step the fastest budget tried is taken, not the last of the halving."""
     work = chain(recorded())
     for budget in (50, 60, 70):
         plan = schedsim.plan(work, budget * MiB)

@@ -65,7 +65,7 @@ def test_numbers_of_the_findings_by_hand():
 
 
 def test_what_always_is_there_is_said_from_three_tenths_on():
-    """Of 92 bytes that move: 40 static are 30.3 % of 132, 39 are 29.8 % of 131."""
+    """With 92 bytes that move, 40 static bytes are 30.3 % of 132, and 39 are 29.8 % of 131."""
     assert said(Chain("s", 4, CHAIN.stages, static_bytes=40))["static"].startswith(
         "30 % of the peak (40 B)"
     )

@@ -150,7 +150,7 @@ def test_the_log_goes_where_it_is_asked_for(monkeypatch):
 
 
 def test_near_misses(call):
-    """Of a command, and of an option within it; of neither where nothing is near."""
+    """A near command is named, and a near option of it; neither if nothing is near."""
     assert "did you mean 'estimate'?" in call("estimat")[2]
     assert "did you mean --planner?" in call("plan", "--planer", "x")[2]
     code, _, err = call("plan", "--zzzzzz")

@@ -40,7 +40,7 @@ def test_recomputation_that_fits(capsys):
 
 
 def test_a_trace(tmp_path):
-    """Of one rank with its streams."""
+    """The trace shows one rank with its streams."""
     path = tmp_path / "rank.trace.json"
     assert run([*SMALL, "-o", str(path)]) == 0
     names = {

@@ -43,7 +43,7 @@ def planned(*workload: str) -> None:
     ids=lambda command: command[0],
 )
 def test_a_plan_file_alone_is_enough(folder, workload, command, capsys):
-    """Of a workload file and of a formula, for every command that reads plans."""
+    """The plan of a workload file, and of a formula, for every command that reads plans."""
     planned(*workload)
     assert run([*command, "plan.json"]) == 0, capsys.readouterr().err
 

@@ -70,7 +70,7 @@ def test_a_schedule_from_a_file(call, chain_file, tmp_path):
 
 
 def test_the_document_has_the_numbers_of_the_simulation(call, tmp_path):
-    """Of a step on three streams: each with its share, its reasons to stand idle, each pool."""
+    """The document of a step on three streams: shares, reasons to stand idle, and pools."""
     graph, schedule = offloaded("F0 d2h:r1 F1 loss B1 h2d:r1 B0")
     save(graph, tmp_path / "graph.json")
     (tmp_path / "runs.txt").write_text(" ".join(schedule.names))

@@ -13,6 +13,7 @@ from schedsim.clusters import (
     Training,
     choose,
     get_fabric,
+    joint_choice,
     predict,
 )
 from schedsim.clusters.kept_names import kept_names
@@ -78,6 +79,17 @@ def test_less_effort_says_what_it_does_not_know(tiny):
     assert few.best is not None
     assert few.lower_bound_s <= few.best.step_s
     assert few.best.reserved_bytes <= 10**9
+
+
+def test_a_search_ends_by_its_work(tiny, monkeypatch):
+    """No candidate is begun after so many layers; the bound covers those that are left."""
+    words = {"devices": 4, "global_batch": 8, "seq": 1024, "effort": 1000}
+    whole = choose("tiny", 10**9, **words)
+    monkeypatch.setattr(joint_choice, "LAYERS", 1 / 1000)
+    little = choose("tiny", 10**9, **words)
+    assert whole.num_simulated > little.num_simulated == 1
+    assert whole.optimal
+    assert little.lower_bound_s <= whole.best.step_s <= little.best.step_s
 
 
 def test_a_stage_recomputes_what_its_own_memory_needs(tiny):

@@ -12,7 +12,7 @@ def test_other_policies_name_nothing(policy):
 
 
 def test_names_come_back():
-    """Of what was written."""
+    """The names that were written come back."""
     assert kept_names(keeping(["q", "mixed"])) == {"q", "mixed"}
     assert keeping([]) == "full"
 

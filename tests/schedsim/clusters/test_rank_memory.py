@@ -2,8 +2,17 @@
 
 import pytest
 
-from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, rank_memory
+from schedsim.clusters import (
+    Architecture,
+    AttentionSizes,
+    Degrees,
+    Training,
+    get_architecture,
+    get_fabric,
+    rank_memory,
+)
 from schedsim.clusters.rank_memory import (
+    first_micro_batch_bytes,
     lasting_bytes,
     rank_actions,
     representative_micro_batches,
@@ -72,6 +81,30 @@ def test_a_part_of_the_micro_batches_shows_the_peak(schedule):
         peaks.append(found.peak_bytes - lasting_bytes(model, degrees, training, stages).messages)
         assert representative_micro_batches(degrees, training) == 4
     assert peaks[0] == peaks[1]
+
+
+TINY = Architecture("tiny", 4, 512, 8192, 2048, AttentionSizes(8, 8, 64))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_micro_batches": 4},
+        {"num_micro_batches": 1, "compiled": True},
+        {"num_micro_batches": 2, "recompute": "full"},
+        {"num_micro_batches": 4, "recompute": "keep=mixed+gate", "compiled_loss": True},
+        {"num_micro_batches": 4, "recompute": "selective", "loss_chunks": 4},
+    ],
+)
+@pytest.mark.parametrize("degrees", [Degrees(), Degrees(fsdp=4, tensor=2), Degrees(context=2)])
+def test_the_first_micro_batch_needs_no_more_than_the_step(degrees, settings):
+    """Its peak is that of the step, where there is no other, and is not far below else."""
+    training = Training(seq=1024, batch=4, **settings)
+    first = first_micro_batch_bytes(TINY, degrees, training, FABRIC)
+    whole = rank_memory(TINY, degrees, training, FABRIC)
+    assert 0.75 * whole.peak_bytes <= first <= whole.peak_bytes <= whole.reserved_bytes
+    if settings["num_micro_batches"] == 1:
+        assert first == whole.peak_bytes
 
 
 def test_actions_without_a_pipeline():

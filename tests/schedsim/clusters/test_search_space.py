@@ -7,7 +7,7 @@ FABRIC = get_fabric("h100-80gb")
 
 
 def candidates(name, devices, batch, fixed=None, **settings):
-    """Of a space, all of which go together."""
+    """Candidates of a space, all of which are consistent."""
     space = SearchSpace(devices, batch, fixed or {}, Training(**settings))
     return list(space.candidates(get_architecture(name), FABRIC))
 

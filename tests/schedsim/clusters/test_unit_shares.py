@@ -11,7 +11,7 @@ FABRIC = get_fabric("h100-96gb")
 
 
 def shares(name="llama3-8b", **degrees):
-    """Of a rank without a pipeline."""
+    """The shares of a rank without a pipeline."""
     model, spread, training = get_architecture(name), Degrees(**degrees), Training()
     stages = split_stages(model, spread, training)
     return UnitShares(model, spread, training, FABRIC, stages)
@@ -66,7 +66,7 @@ def test_requests_of_units_alone_are_parted():
 
 
 def test_what_pytorch_reserves_on_32_and_128_ranks():
-    """Of Llama 3 8B, eager, by PyTorch's own allocator: within 0.15 % of it."""
+    """Llama 3 8B, eager, is predicted within 0.15 % of PyTorch's own allocator."""
     model = get_architecture("llama3-8b")
     for ranks, recompute, reserved in (
         (32, "selective", 73794584576),

@@ -65,7 +65,7 @@ def test_calls_stand_in_the_order_of_the_forward(solver, share):
 
 
 def test_the_solver_answers_for_what_it_is_asked(solver):
-    """Of three products the plan's second is recomputed; others are saved, also unknown ones."""
+    """The second of three products is recomputed; others are saved, unknown ones too."""
     exported = export(OPS, planned(1.0), "torch-compile")
     text = exported.text.replace(
         next(line for line in exported.text.splitlines() if line.startswith("SAVE = ")),

@@ -9,7 +9,7 @@ from schedsim.export import export
 
 
 def test_two_switches():
-    """Of the model in the actor's configuration."""
+    """The switches are fields of the model in the actor's configuration."""
     for make, checkpointed in ((tight, True), (loose, False)):
         model = yaml.safe_load(make("verl").text)["actor_rollout_ref"]["model"]
         assert model == {

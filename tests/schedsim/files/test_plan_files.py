@@ -94,7 +94,7 @@ def test_a_plan_that_cannot_be_is_refused(plan, path, value, says):
 
 
 def test_what_is_proven_of_the_least_budget_is_kept():
-    """Of the infeasible plan: the least is proven, over the class that the planner searches."""
+    """The infeasible plan's least is proven, over the class that the planner searches."""
     document = to_dict(NONE)
     assert document["min_feasible_bytes"] == document["proven_least"]["floor_bytes"] > 10
     again = from_dict(document)

@@ -168,7 +168,7 @@ def test_a_field_that_lacks():
 
 
 def test_what_a_class_refuses_is_named_by_its_place():
-    """Of errors with a field, the field; of any other, the object it was made from."""
+    """An error with a field names the field; any other, the object that was being made."""
 
     def with_path(value):
         raise InvalidWorkloadError("is odd", path="size", hint="make it even")

@@ -18,7 +18,7 @@ MiB = 1 << 20
 
 
 def recorded():
-    """Of one stage; the end of the first step makes a state."""
+    """The records of a chain of one stage; the end of the first step makes a state."""
     sizes = (3 * MiB, 5 * MiB, 4 * MiB, 2 * MiB, 7 * MiB)
     return RecordedStep(
         ((2 * MiB, -(18 * MiB)),),

@@ -70,7 +70,7 @@ GRAPH = GraphVariant(
 
 
 def test_variants_come_back_whole():
-    """Of a stage and of a graph; without the field there are none."""
+    """Variants of a stage and of a graph come back; without the field there are none."""
     listed = {"variants": [variant_to_dict(one) for one in STAGE]}
     assert read_stage_variants(read_again(listed)) == STAGE
     assert read_graph_variants(read_again({"variants": [variant_to_dict(GRAPH)]})) == (GRAPH,)

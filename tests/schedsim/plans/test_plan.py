@@ -95,7 +95,7 @@ def test_a_least_budget_above_the_peak_is_none():
 
 
 def test_of_a_family_the_fastest_that_fits_is_taken():
-    """Of equally fast ones the one of least memory; the least peak is the least budget found."""
+    """If several are equally fast, the one of least memory; the least peak is the least found."""
     family = [({"n": 0}, ALL), ({"n": 1}, AGAIN)]
     peak = schedsim.simulate(CHAIN, AGAIN).peak_bytes
     assert best_of(CHAIN, 92, family, planner="p").options == {"n": 0}

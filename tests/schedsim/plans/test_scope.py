@@ -59,7 +59,7 @@ def test_words_are_those_of_plan_files():
 
 @given(scopes)
 def test_words_are_read_back(scope):
-    """Of every scope; two scopes never share their words."""
+    """The words of every scope are read back; two scopes never share their words."""
     assert Scope.parse(str(scope)) == scope
 
 

@@ -16,6 +16,6 @@ from schedsim.plans.source import SOURCE_KINDS, WorkloadSource
     ],
 )
 def test_it_is_said_as_it_was_given(source, says):
-    """Of every kind."""
+    """A source of every kind."""
     assert source.kind in SOURCE_KINDS
     assert str(source) == says

@@ -68,7 +68,7 @@ def test_pools_are_apart():
 
 
 def test_the_newest_instance_of_each_tensor():
-    """Of several the last; -1 for one that is never made: an optional copy that does not run."""
+    """The last of several instances; -1 for none, as for an optional copy that does not run."""
     schedule = Schedule.from_names([*CHAIN.op_names[:6], "F1", "F2", "B2", "B1", "F0", "B0"])
     simulation = simulate(CHAIN, schedule)
     tensors = simulation._instances[0]

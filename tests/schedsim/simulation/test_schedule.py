@@ -34,7 +34,7 @@ def test_what_are_no_indices_is_refused(runs, says, place):
 
 
 def test_an_empty_schedule_is_one():
-    """Of no length, and bound to any workload."""
+    """It has no length, and is bound to any workload."""
     empty = Schedule(["f"], [])
     assert (len(empty), empty.names, empty.bind(CHAIN).size) == (0, [], 0)
     assert empty == Schedule.from_names([])

@@ -23,7 +23,7 @@ def test_the_peak_and_its_holders(tmp_path):
 
 
 def test_cached_segments_and_gaps_are_told_apart(tmp_path):
-    """Of three segments of 2 MiB one is wholly free, one full, one has a block of 1 MiB."""
+    """Three segments of 2 MiB: one is wholly free, one full, one has a block of 1 MiB."""
     content = document(
         [
             (0, 2 * MIB, [block(0, 2 * MIB, True, FORWARD)]),

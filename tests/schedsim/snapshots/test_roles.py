@@ -7,7 +7,7 @@ from schedsim.snapshots.roles import place_of, role_of
 
 
 def test_roles_by_stacks():
-    """Of the frames that PyTorch records, innermost first."""
+    """Stacks are the frames that PyTorch records, innermost first."""
     engine = Frame("libtorch_cpu.so", 1, "torch::autograd::Engine::thread_main()")
     forward = Frame("/me/net.py", 7, "forward")
     lent = Frame("libtorch_cuda.so", 1, "at::cuda::getCurrentCUDABlasHandleWithWorkspace()")

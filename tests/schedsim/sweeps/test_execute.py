@@ -23,7 +23,7 @@ def read(tmp_path):
 
 
 def test_rows_say_what_ended_the_search(read):
-    """Of the plan itself: by moves it is the same every time, by seconds it need not be."""
+    """The plan says it: ended by moves it is the same every time, by seconds it need not be."""
     graph = random_training_graph(np.random.default_rng(3), 24)
     experiment = read(
         'workloads = ["g.json"]\nbudgets = ["60%"]\nplanners = ['

@@ -76,7 +76,7 @@ def _error_of(build, given) -> Exception | None:
 
 
 def test_the_line_names_the_values_allowed():
-    """Of choices all, of counts the least."""
+    """All choices are named; for counts, the least."""
     with pytest.raises(SchedsimError) as caught:
         resnet_model(ResNetConfig(depth=18))
     assert (caught.value.message, caught.value.hint) == (

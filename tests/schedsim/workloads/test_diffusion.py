@@ -20,12 +20,12 @@ def test_parameters_of_dit(name, millions):
 
 
 def test_parameters_of_sdxl():
-    """Of the released U-Net: "2.6B" in table 1 of the paper."""
+    """The released U-Net has "2.6B" in table 1 of the paper."""
     assert sdxl_model(SDXLConfig()).num_parameters == 2_567_463_684
 
 
 def test_parameters_and_products_of_sdxl_beside_its_library():
-    """Of the class that runs it, with the configuration published, without memory."""
+    """As many as in the class that runs it, by the published configuration, without memory."""
     diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
     import torch
     from torch.utils.flop_counter import FlopCounterMode

@@ -83,7 +83,7 @@ def test_names_of_records_become_those_of_the_graph():
 
 
 def test_each_alone_makes_a_step_that_runs_and_keeps_less():
-    """Of every variant that is offered to two layers: legal, and no slower than it says."""
+    """Every variant that is offered to two layers is legal, and no slower than it says."""
     options = {"layers": 2, "granularity": "op", "hidden": 256, "heads": 4, "seq": 64}
     kinds = ("quantize", "precision", "approx", "share")
     graph = build_workload(WorkloadOptions(**options, allow=kinds)).workload

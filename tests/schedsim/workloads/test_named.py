@@ -41,7 +41,7 @@ def installed(monkeypatch):
     ],
 )
 def test_options_have_the_type_of_their_default(text, made):
-    """Of a default that says nothing of a type, the text."""
+    """If the default has no type, the option stays a text."""
     assert named.is_named(text)
     assert named.named_workload(text).name == repr(made)
 

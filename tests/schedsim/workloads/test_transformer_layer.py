@@ -58,7 +58,7 @@ def test_an_mlp_by_hand():
 
 
 def test_dropout_keeps_a_mask_of_a_byte_an_element():
-    """Of the scores and of both branches; the branch's gradient is a tensor of its own then."""
+    """Masks of the scores and of both branches; the branch's gradient is then a separate tensor."""
     stage = attention_block(config(dropout=True))
     assert dict(op(stage, "softmax_dropout").writes) == {"pm": 18, "pd": 36}
     assert op(stage, "softmax_dropout").optional == ("pm",)

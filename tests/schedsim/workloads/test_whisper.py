@@ -23,7 +23,7 @@ def test_parameters_are_exact(name):
 
 
 def test_parameters_beside_transformers():
-    """Of the class that runs it, on no memory."""
+    """As many as in the class that runs it, built without memory."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     import torch
 

@@ -97,7 +97,7 @@ def test_what_adds_gradients_twice_is_refused():
     ],
 )
 def test_names_of_tensors_are_read(name, want):
-    """Of values, bundles, gradients by who gives them, and copies in host memory."""
+    """Names of values, bundles, gradients by their giver, and copies in host memory."""
     assert _parsed(name, 9) == want
 
 

@@ -71,7 +71,7 @@ def test_a_step_that_would_not_fit_is_not_run_to_be_timed(captured, monkeypatch)
 
 
 def test_a_step_cold_is_the_sum_of_its_runs(captured, monkeypatch):
-    """Of six parts, each twice forward and once back, and of the loss: a tick a run."""
+    """Six parts, each twice forward and once back, and the loss: a tick a run."""
     marks = iter(range(10**6))
     monkeypatch.setattr(block_timing._Clock, "now", lambda self: float(next(marks)))
     inputs = StepInputs((torch.randn(4, 8),))

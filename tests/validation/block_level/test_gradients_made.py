@@ -25,7 +25,7 @@ def a_model():
 
 
 def test_a_shared_weight_is_made_by_its_last_user():
-    """Of 16 x 16 numbers and one bias."""
+    """The gradients have 16 x 16 numbers and one bias."""
     chain = capture_chain(a_model(), torch.randn(64, 16), lambda y: y.sum(), rounds=0).chain
     assert chain.gradient_bytes == (0, 1024 + 64, 1024, 0)
     assert chain.beside_bytes == (2112, 1024, 0)

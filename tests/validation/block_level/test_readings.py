@@ -41,7 +41,7 @@ class TwoRanks:
     alone, members, is_first, bound = False, (0, 1), True, True
 
     def all(self, flag, what=""):
-        """Of both."""
+        """A reading of both."""
         return bool(flag)
 
 

@@ -19,7 +19,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 
 def test_blocks_get_their_holders():
-    """Of a forward that saves: its value by address, the rest its bundle; late frees are its own.
+    """A saving forward holds its value by address; the rest is its bundle; late frees are its own.
 
     An address may be used again by a later block.
     """
@@ -54,7 +54,7 @@ def test_blocks_get_their_holders():
     ["model:gpt2,layers=4,hidden=128,heads=2,seq=128,vocab=1000", "model:unet,width=8,image=64"],
 )
 def test_what_is_reserved_is_predicted(text):
-    """Of every schedule within 1 % or 8 MiB; requested bytes as the simulator has them."""
+    """Every schedule within 1 % or 8 MiB; requested bytes are the simulator's."""
     target = load_target(text, "cuda")
     captured = capture_target(target, rounds=0)
     workload = captured.workload

@@ -45,7 +45,7 @@ def drawn():
 
 
 def test_random_numbers_are_those_of_the_state():
-    """Of torch, of Python and of NumPy; states compare by what they hold."""
+    """Numbers of torch, Python and NumPy; states compare by their content."""
     before = RandomState.now(("cpu", PYTHON))
     assert before == RandomState.now(("cpu", PYTHON))
     first = drawn()
@@ -144,7 +144,7 @@ def test_equal_to_the_bit_and_nearly_equal():
 
 
 def test_casts_are_those_of_the_first_run():
-    """Of the kinds of devices named; where none was on, nothing is switched."""
+    """Casts on the named kinds of devices; if none was on, nothing is switched."""
     linear, x = nn.Linear(2, 2), torch.randn(3, 2)
     off = AutocastState.now(("cpu", PYTHON))
     assert off.devices == ()

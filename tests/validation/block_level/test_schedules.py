@@ -65,7 +65,7 @@ def charged_too_much(captured, names):
 
 
 def largest_gradients(captured):
-    """Of parameters, that one op makes."""
+    """The largest gradients of parameters that one op makes."""
     ops = captured.workload.graph.ops
     made = [sum(size for name, size in op.writes.items() if name[0] == "g") for op in ops]
     return max(made)

@@ -65,7 +65,7 @@ def test_replays_gather_once_more_unless_their_backward_follows():
 
 
 def test_a_block_lets_go_unless_its_own_backward_follows():
-    """Of forwards alone, and of blocks that gather."""
+    """Only after forwards, and only in blocks that gather."""
     chain = unit_chain(2)
     found = sharding(10, 0)
     runs = program_of(recompute_everything(chain), chain).runs

@@ -81,7 +81,7 @@ def test_a_gradient_added_to_itself_is_left():
 
 
 def test_sums_that_autograd_did_not_make_are_left():
-    """Of the model's own additions, and of sums with other arguments."""
+    """The model's own additions are left, and sums with other arguments."""
     for given in ({"is_gradient_sum": False}, {"kwargs": {"alpha": 2}}):
         program, _, made = summed(**given)
         add_in_place(program)

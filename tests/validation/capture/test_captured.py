@@ -43,7 +43,7 @@ def test_state_beside_the_step_is_static(captured):
 
 
 def test_a_schedule_becomes_a_module(captured):
-    """Of the same loss; one that is not legal is refused."""
+    """The module has the same loss; a schedule that is not legal is refused."""
     module = captured.module(Schedule.store_all(captured.graph))
     x = torch.randn(3, 4)
     torch.testing.assert_close(module(x), captured.model(x).square().mean())

@@ -19,7 +19,7 @@ def test_references_are_found_in_order_with_repeats():
 
 
 def test_references_are_replaced_and_the_nesting_stays():
-    """Of the same kinds of containers; what is no reference is left alone."""
+    """Containers keep their kinds; a value that is no reference is left alone."""
     changed = map_refs(TREE, lambda value: value * 10)
     assert changed == (30, [10, 2, {"x": 30, "y": "text"}], (None, (0,)))
     assert TREE[0] == Ref(3)

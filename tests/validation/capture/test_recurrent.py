@@ -48,7 +48,7 @@ def trained(layer, x, start=None, packed=False):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_outputs_and_gradients_are_to_the_bit(kind, form):
-    """Of every kind, with dropout between layers, both directions and no biases."""
+    """Layers of every kind, with dropout between layers, both directions and no biases."""
     torch.manual_seed(0)
     layer, x = LAYERS[kind](**FORMS[form]), torch.randn(4, 2, 3)
     plain = trained(layer, x)
@@ -60,7 +60,7 @@ def test_outputs_and_gradients_are_to_the_bit(kind, form):
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_packed_sequences_and_given_states(kind):
-    """Of two lengths, from states that are given."""
+    """Sequences of two lengths, from given states."""
     torch.manual_seed(1)
     layer, x = LAYERS[kind](), torch.randn(4, 2, 3)
     state = torch.randn(1, 2, 5)

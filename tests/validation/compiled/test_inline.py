@@ -27,7 +27,7 @@ def size_of(program, storages):
 
 
 def test_an_activation_is_not_saved_beside_its_argument():
-    """Of silu(a) * b, backward reads a and b; silu(a) follows from a."""
+    """The backward of silu(a) * b reads a and b; silu(a) follows from a."""
     program = decompose(captured_step(*gated(1)).program)
     before = saved(program)
     inline_cheap(program)

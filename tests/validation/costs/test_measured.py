@@ -106,7 +106,7 @@ def test_runs_end_when_they_are_enough():
 
 
 def test_indices_are_spread_over_the_rows_that_there_are():
-    """Of a table, of its gradient, of the places of a pool; elsewhere zeros."""
+    """Indices into a table, its gradient, the places of a pool; elsewhere zeros."""
     table = torch.nn.Embedding(7, 4)
     ids = torch.randint(7, (3,))
     captured = capture(table, (ids,), lambda out: out.square().sum())
@@ -118,7 +118,7 @@ def test_indices_are_spread_over_the_rows_that_there_are():
 
 
 def test_the_workspace_is_the_highest_balance_beyond_what_is_left(monkeypatch):
-    """Of the allocator's record: 8 and 4 come, 8 go, 2 come and stay."""
+    """In the allocator's record 8 and 4 bytes come, 8 go, 2 come and stay."""
     record = [8, 4, -8, 2]
     monkeypatch.setattr(measuring, "allocations", lambda run: record)
     assert measuring._cpu_workspace(lambda: None) == 12 - 6
@@ -141,7 +141,7 @@ def test_times_from_the_cache_say_how_old_they_are(monkeypatch):
 
 
 def test_entries_of_a_form_that_is_not_known_are_measured_again(own_cache):
-    """Of another version, or edited by hand: never a crash, never believed."""
+    """Entries of another version, or edited by hand: never a crash, never believed."""
     captured = two_layers()
     first = measured_costs(captured, "cpu", target_s=0.0)
     (file,) = (own_cache / "profiles").iterdir()

@@ -12,7 +12,7 @@ from schedsim.validation.measure import AllocatorMeter  # noqa: E402
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 def test_gradients_are_the_same_bits(dtype):
-    """Of views, of what is expanded, conjugate or empty, of masks."""
+    """Gradients of views, of expanded, conjugate or empty tensors, of masks."""
     x = torch.randn(6, 8, 5).to(dtype).requires_grad_()
     scale = torch.randn(5).to(dtype).requires_grad_()
 
@@ -29,7 +29,7 @@ def test_gradients_are_the_same_bits(dtype):
 
 
 def test_it_takes_no_memory_of_the_device():
-    """Of twelve kept tensors one is there at a time, and what its op makes."""
+    """One of twelve kept tensors is there at a time, and the outputs of its op."""
     x = torch.randn(1000, requires_grad=True)
 
     def step():

@@ -124,7 +124,7 @@ def as_integers(tensor):
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(list(_KINDS)), st.integers(1, 600), st.data())
 def test_each_flip_of_a_bit_is_seen(dtype, size, data):
-    """Of one bit, the sign's too, and of the same bit at two places."""
+    """A flip of one bit, the sign's too, and of the same bit at two places."""
     torch.manual_seed(size)
     x = torch.randint(0, 200, (size,)).to(dtype)
     bits = as_integers(x)
@@ -139,7 +139,7 @@ def test_each_flip_of_a_bit_is_seen(dtype, size, data):
 
 
 def test_a_negated_tensor_is_another():
-    """Of doubles, an even number of signs; bools; what is negated or conjugate as a view."""
+    """Doubles with an even number of signs, bools, and negated or conjugate views."""
     x = torch.randn(64, dtype=torch.float64)
     assert bits_of(-x) != bits_of(x)
     assert bits_of(~(x > 0)) != bits_of(x > 0)

@@ -54,9 +54,9 @@ def test_a_command_starts_over_on_the_device(monkeypatch):
 def test_on_the_device_its_name_is_cuda(monkeypatch):
     """And only its own: another dry device is refused."""
     monkeypatch.setenv("SCHEDSIM_DRY_CUDA", "h200")
-    assert environment.check_device("dry:h200") == "cuda"
+    assert environment.resolve_device("dry:h200") == "cuda"
     with pytest.raises(SchedsimError):
-        environment.check_device("dry:a100-80gb")
+        environment.resolve_device("dry:a100-80gb")
 
 
 def test_values_that_are_not_there_are_not_compared(monkeypatch):

@@ -80,7 +80,7 @@ def test_an_op_that_the_cpu_has_not_is_refused():
 
 
 def test_seeds_follow_the_generator_of_the_device(monkeypatch):
-    """Of ops that draw alone: the same state gives the same seed, another another."""
+    """Only ops that draw have one: the same state gives the same seed, another state another."""
     states = {"now": torch.tensor([7, 4], dtype=torch.int64).view(torch.uint8)}
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: states["now"])
     first = _seed(aten.native_dropout.default, {})

@@ -58,7 +58,7 @@ def backward(packet):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_attention_is_torchs(causal, scale):
-    """Of all three kernels: output, log-sum-exp, and the gradients of query, key and value."""
+    """All three kernels: output, log-sum-exp, and the gradients of query, key and value."""
     q, k, v = given()
     want = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     grad = torch.randn_like(want)

@@ -28,7 +28,7 @@ def test_size_and_causality():
 
 
 def test_the_default_is_the_7b_of_llama_2():
-    """Of the size that the paper's model has."""
+    """The default has the size of the paper's model."""
     with torch.device("meta"):
         model = build_llama(seq=2).model
     assert sum(p.numel() for p in model.parameters()) == 6_738_415_616

@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 
 
 def test_casting_takes_floats_and_leaves_whole_numbers():
-    """Of the model, of tensors among the inputs, and of a loss that is a module."""
+    """Casts the model, tensors among the inputs, and a loss that is a module."""
     loss = nn.Linear(4, 1)
     work = Workload(nn.Linear(4, 4), (torch.ones(2, 4), torch.arange(3), "text"), loss)
     half = work.to(torch.bfloat16)

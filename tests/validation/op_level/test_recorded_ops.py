@@ -49,7 +49,7 @@ WORK = 1000
 
 
 def made_up(captured):
-    """Of each distinct op: a workspace, then a block for each output of its size."""
+    """Requests of each distinct op: a workspace, then a block of its size for each output."""
     program, found = captured.program, {}
     for key, call, lean in _distinct(program):
         sizes, outputs, record = [WORK], {}, [0]
@@ -146,7 +146,7 @@ def test_the_budget_of_a_compiled_step_bounds_what_is_reserved():
     ],
 )
 def test_what_is_reserved_is_predicted(text):
-    """Of every schedule within 1 % or 8 MiB; requested bytes as the simulator has them."""
+    """Every schedule within 1 % or 8 MiB; requested bytes are the simulator's."""
     target = load_target(text, "cuda")
     captured = capture_target(target, "op")
     graph = captured.graph

@@ -34,7 +34,7 @@ def test_our_errors_come_whole():
     [(RuntimeError("out of memory"), RankError), (KeyError("x"), RankStoppedError)],
 )
 def test_other_errors_come_as_text(first, kind):
-    """Of the same family, so that the same handlers catch them."""
+    """They are of the same family, so that the same handlers catch them."""
     error = heard(told(first), 1, "measure")
     assert type(error) is kind
     assert str(error).startswith(f"rank 1 failed to measure: {type(first).__name__}: ")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without d
 
 
 class Store:
-    """Of the process group: a message appears when the test says so."""
+    """The store of a process group: a message appears when the test says so."""
 
     def __init__(self) -> None:
         self.message: bytes | None = None

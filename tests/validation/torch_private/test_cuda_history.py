@@ -10,7 +10,7 @@ from schedsim.validation.torch_private import cuda_history  # noqa: E402
 
 
 def test_of_a_history_requests_and_completed_releases_are_taken(monkeypatch):
-    """Of the device asked for; segments and releases that wait for a stream are not requests."""
+    """Requests of the device asked for; segments, and releases that wait for a stream, are none."""
     entries = [{"action": name, "addr": 1, "size": 2} for name in ("alloc", "segment_alloc")]
     entries += [{"action": f"free_{name}", "addr": 1, "size": 2} for name in ("requested",)]
     entries += [{"action": "free_completed", "addr": 1, "size": 2}]

@@ -18,7 +18,7 @@ from schedsim.validation.torch_private.storage_refs import (
 
 
 def test_views_share_a_key_and_copies_do_not():
-    """Of fake tensors too."""
+    """Fake tensors do so too."""
     for mode in (contextlib.nullcontext(), fake_mode()):
         with mode:
             x = torch.zeros(4, 4)

@@ -42,7 +42,7 @@ def made(model, inputs, level, accumulate, **options):
 
 
 def gradients(model):
-    """Of all parameters."""
+    """The gradients of all parameters."""
     return [p.grad for p in model.parameters()]
 
 

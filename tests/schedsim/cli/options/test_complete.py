@@ -46,7 +46,7 @@ def test_files_are_for_the_shell(line):
 
 
 def test_every_value_that_is_offered_is_taken():
-    """Of the formula's words: each makes a workload, or is the name of something that is there."""
+    """Each value offered for the formula makes a workload, or names something that is there."""
     assert set(OF_OPTIONS) <= {*flags(), "level"}
     for field in ("attention", "dtype", "granularity", "optimizer"):
         values = names(f"plan --{field} ")

@@ -7,13 +7,19 @@ from dataclasses import fields
 import pytest
 
 from schedsim.cli.given.workload_source import Source
-from schedsim.cli.options.formula import OPTIONS, SWITCHES, check_fields, flags, no_options
+from schedsim.cli.options.formula import (
+    OPTIONS,
+    SWITCHES,
+    fields_without_options,
+    flags,
+    no_options,
+)
 from schedsim.workloads import WorkloadOptions
 
 
 def test_every_field_of_a_formula_can_be_given():
     """And every option sets a field; a flag and a field stand once."""
-    assert check_fields() == []
+    assert fields_without_options() == []
     known = {field.name for field in fields(WorkloadOptions)}
     assert set(flags()) <= known
     listed = [field for _, field, *_ in (*OPTIONS, *SWITCHES)]
@@ -24,7 +30,7 @@ def test_every_field_of_a_formula_can_be_given():
 def test_a_field_without_an_option_is_found(monkeypatch):
     """So that a new field is not forgotten."""
     monkeypatch.setattr("schedsim.cli.options.formula.OPTIONS", OPTIONS[1:])
-    assert check_fields() == [OPTIONS[0][1]]
+    assert fields_without_options() == [OPTIONS[0][1]]
 
 
 @pytest.mark.parametrize("given", [{}, {"layers": 3}, {"head": True, "static": "auto"}])

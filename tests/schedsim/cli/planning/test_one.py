@@ -45,7 +45,7 @@ def test_infeasible_json_is_the_plan(call, chain_file):
 
 
 def test_a_plan_remembers_where_its_workload_comes_from(call, folder):
-    """Of a file its path; of a formula what was given, and no default."""
+    """A plan remembers the path of a file; of a formula what was given, and no default."""
     for workload, source in (
         (("chain.json",), {"kind": "file", "options": {}, "path": "chain.json"}),
         (
@@ -65,7 +65,7 @@ def test_a_plan_remembers_where_its_workload_comes_from(call, folder):
     ],
 )
 def test_a_certificate_says_what_it_proves(call, folder, mem, code, says):
-    """Of a plan its bound; of none, that there is none; both in a file."""
+    """A plan's bound, or that there is no plan; both in a file."""
     got, out, _ = call("plan", "chain.json", "--mem", mem, "--certificate", "p.json")
     assert got == code
     assert f"certificate     {says}" in out

@@ -26,7 +26,7 @@ def test_micro_batches(text, value):
     ],
 )
 def test_chunks(text, value):
-    """Of the two pieces that can be computed in chunks."""
+    """The two pieces that can be computed in chunks are read."""
     assert read_chunk(text) == value
 
 

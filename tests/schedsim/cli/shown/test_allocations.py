@@ -11,8 +11,8 @@ import schedsim
 from schedsim import Chain, Schedule, simulate
 from schedsim.cli.shown.allocations import (
     allocations,
+    allocations_with_problems,
     allocator_words,
-    check_allocator,
     describe,
     document,
     of_plan,
@@ -92,27 +92,29 @@ def test_numbers_in_words_and_in_the_document():
 
 def test_without_an_allocator_there_is_nothing_to_check():
     """Nor with exact bytes."""
-    assert check_allocator(stored(), None, 1, None, None) == ({}, [])
-    assert check_allocator(stored(), planned(), 1, "exact", None) == ({}, [])
+    assert allocations_with_problems(stored(), None, 1, None, None) == ({}, [])
+    assert allocations_with_problems(stored(), planned(), 1, "exact", None) == ({}, [])
 
 
 def test_the_plans_own_allocator_is_checked_unless_another_is_asked_for():
     """Another one says nothing about the plan's number."""
     simulation = planned().simulate(CHAIN)
-    found, wrong = check_allocator(simulation, planned(), planned().budget_bytes, None, None)
+    found, wrong = allocations_with_problems(
+        simulation, planned(), planned().budget_bytes, None, None
+    )
     assert wrong == []
     assert found["device"].options["expandable_segments"]
     choice = replace(planned().setting.allocator, reserved_bytes=1)
     lying = replace(planned(), setting=replace(planned().setting, allocator=choice))
     reserved = found["device"].peak_reserved_bytes
-    _, wrong = check_allocator(simulation, lying, planned().budget_bytes, None, None)
+    _, wrong = allocations_with_problems(simulation, lying, planned().budget_bytes, None, None)
     assert wrong == [f"the plan says 1 bytes reserved, the replay {reserved}"]
-    assert check_allocator(simulation, lying, None, "best-fit", None)[1] == []
+    assert allocations_with_problems(simulation, lying, None, "best-fit", None)[1] == []
 
 
 def test_too_small_a_device_is_wrong():
     """By its name and size."""
-    _, wrong = check_allocator(stored(), None, 10 * MIB, "best-fit", None)
+    _, wrong = allocations_with_problems(stored(), None, 10 * MIB, "best-fit", None)
     assert len(wrong) == 1
     assert wrong[0].startswith("best-fit runs out of memory on a device of 10.49 MB")
 
@@ -121,4 +123,4 @@ def test_too_small_a_device_is_wrong():
 def test_settings_without_their_allocator_are_refused(allocator):
     """Also beside a plan that has one of its own."""
     with pytest.raises(schedsim.SchedsimError, match="--alloc-conf belongs to"):
-        check_allocator(stored(), planned(), None, allocator, "expandable_segments:True")
+        allocations_with_problems(stored(), planned(), None, allocator, "expandable_segments:True")
