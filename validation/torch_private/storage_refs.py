@@ -32,7 +32,7 @@ def is_gone(reference: StorageWeakRef) -> bool:
 
 
 reinterpreted: Callable[[Tensor, Sequence[int], Sequence[int], int], Tensor] = (
-    torch._C._dynamo.guards._reinterpret_tensor
+    torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]  # not in the stub
 )
 """A tensor's storage, seen with a size and strides from so many elements after its offset.
 
