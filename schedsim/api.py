@@ -87,8 +87,8 @@ def plan(
         Options of the allocator, as `schedsim.allocate` takes them.
     keep, recompute
         Patterns over the names of ops, of the modules that ops are in, or of stages. An op to keep
-        runs once. What an op to recompute writes is not held from the forward to the backward; a
-        stage to recompute keeps its output alone. An op named by both is kept. A planner that
+        runs once. The outputs of an op to recompute are not held from the forward to the backward;
+        a stage to recompute keeps its output alone. An op named by both is kept. A planner that
         cannot follow the patterns refuses.
     **options
         Options of the planner. With ``link="pcie4"`` (``"pcie5"``, ``"nvlink-c2c"``, ``"25GB/s"``,

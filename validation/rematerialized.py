@@ -102,8 +102,8 @@ class Rematerialized(nn.Module):
     def prepare(self, *inputs: Any, **keywords: Any) -> PlannedStep:
         """Plan for inputs like these, where that is not done yet; nothing is run.
 
-        Of ranks that are bound to one plan, all come here in every step: what one has not planned,
-        all plan.
+        All ranks that are bound to one plan call this in every step: if one of them has no plan
+        yet, all of them plan.
 
         Raises
         ------

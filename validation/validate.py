@@ -252,7 +252,7 @@ def meter_of(captured: CapturedChain | CapturedGraph, device: torch.device) -> s
 def _compare_memory(steps: MeasuredSteps, simulation: Simulation, report: Report) -> None:
     measured = report.measured
     module = steps.modules[SCHEDULE]
-    # With copies, runs are queued in the order of their starts, not in that of the schedule.
+    # With copies, runs are issued in the order of their starts, not in that of the schedule.
     by_starts = bool(getattr(module, "mover", None))
     run_names = module.run_names if by_starts else simulation.schedule.names
     report.predicted["peak_bytes"] = simulation.peak_bytes
@@ -345,8 +345,8 @@ def _in_order(simulation: Simulation, run_names: list[str]) -> list[int]:
     found: dict[str, list[int]] = {}
     for name, size in zip(simulation.schedule.names, simulation.memory_bytes.tolist(), strict=True):
         found.setdefault(name, []).append(int(size))
-    queues = {name: iter(sizes) for name, sizes in found.items()}
-    return [next(queues[name]) for name in run_names]
+    sizes_left = {name: iter(sizes) for name, sizes in found.items()}
+    return [next(sizes_left[name]) for name in run_names]
 
 
 def predicted_kinds(simulation: Simulation) -> dict[str, int]:

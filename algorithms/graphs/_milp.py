@@ -118,6 +118,8 @@ class Milp:
         from scipy.sparse import vstack
 
         matrix, columns, rows_lb, rows_ub = self._arrays()
+        upper, lower = np.flatnonzero(rows_ub < np.inf), np.flatnonzero(rows_lb > -np.inf)
+        at_most = vstack([matrix[upper], -matrix[lower]])
         work = relaxation_work(self.num_nonzeros)
         options: dict[str, float | int] = {}
         if effort.watchdog_s is not None:
@@ -125,10 +127,9 @@ class Milp:
         if effort.counted:
             most = math.sqrt(max(0.0, effort.left - work) * _SQUARED_PIVOTS_PER_UNIT)
             options["maxiter"] = int(min(_FEWEST_PIVOTS + most, 2**31 - 1))
-        upper, lower = np.flatnonzero(rows_ub < np.inf), np.flatnonzero(rows_lb > -np.inf)
         result = linprog(
             columns["cost"],
-            A_ub=vstack([matrix[upper], -matrix[lower]]),
+            A_ub=at_most,
             b_ub=np.concatenate([rows_ub[upper], -rows_lb[lower]]),
             bounds=np.stack([columns["lb"], columns["ub"]], axis=1),
             method="highs-ds",
@@ -160,6 +161,7 @@ class Milp:
     def _solve_whole(self, effort: Effort) -> Answer:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
+        matrix, columns, rows_lb, rows_ub = self._arrays()
         work = milp_work(self.num_nonzeros)
         node_work = max(_LEAST_NODE, _NODE_SHARE * work)
         options: dict[str, float | int] = {"mip_rel_gap": 0.0}
@@ -167,7 +169,6 @@ class Milp:
             options["time_limit"] = max(0.01, effort.watchdog_s)
         if effort.counted:
             options["node_limit"] = max(1, int((effort.left - work) / node_work))
-        matrix, columns, rows_lb, rows_ub = self._arrays()
         result = milp(
             columns["cost"],
             integrality=columns["integral"],

@@ -211,7 +211,7 @@ class GraphWalker:
             before = self._signature()
             if walk(self.packed, profile, self.found, rules, 0.0, steps, 0, True):
                 self.evictions_left = 0
-            # Where no step has an effect it goes no further; many are needed to know.
+            # A repair whose steps have no effect is given up, but only after many such steps.
             self.idle = self.idle + steps if self._signature() == before else 0
             if self.idle >= _MOST_IDLE:
                 self.evictions_left = 0

@@ -37,6 +37,9 @@ def staged_scope(passes: int) -> Scope:
 
 
 _WORK = 30.0
+# HiGHS reads a model and simplifies it before it looks at its limit: so many times as long as the
+# model took to build.
+_LATE = 8.0
 
 
 @timed()
@@ -194,7 +197,11 @@ class _StagedSearch:
         byte_unit, whole = byte_units(np.concatenate(sizes), self.budget_bytes)
         room = (self.budget_bytes - self.graph.static_bytes) / byte_unit
         room = math.floor(room) if whole else room
+        left = self.effort.left
         model = build_model(self.graph, room, byte_unit, self.times.costs, passes=passes)
+        late_s = 0.0 if self.effort.counted else _LATE * (left - self.effort.left)
+        if not self.effort.allows(late_s):
+            return
         with self.effort.part(0.4) as part:
             answer = model.milp.solve(part, integral=False)
         self.learn(answer, scope)
@@ -204,6 +211,8 @@ class _StagedSearch:
         if self.is_proven() or self.effort.is_over():
             return
         left = self.effort.left
+        if not self.effort.allows(late_s):
+            return
         if (
             self.effort.counted
             and self.effort.watchdog_s is None
@@ -214,7 +223,7 @@ class _StagedSearch:
             self.effort.spend(left)
             return
         self.aim(model.milp)
-        with self.effort.part(1.0) as part:
+        with self.effort.part(max(0.05, 1 - late_s / left)) as part:
             answer = model.milp.solve(part)
         if answer.infeasible and self.best is not None:  # only where better than it was asked for
             # No plan beats the best one by a whole unit, or by more than a tolerance.

@@ -372,8 +372,8 @@ class Selection:
     def near(self, budget_bytes: int) -> tuple[list[PipelineRun], list[int]]:
         """Runs tried for a budget, some of them over it, and what the model leaves out.
 
-        What the model of a device leaves out, messages that wait in its memory above all, is what
-        the simulated peak has more than the model; the device is chosen for again with so much
+        The model of a device leaves bytes out, above all those of messages that wait in its memory:
+        the simulated peak is higher by so much. The device is then chosen for again with so much
         less room. So many bytes of each device come second.
         """
         cap = self.room(budget_bytes)

@@ -147,8 +147,8 @@ def plan_pipeline(
 
     Early stages hold more micro-batches in flight, so they keep less of each: for every stage the
     points (held, needed, time) of its layers are found, and one is chosen within what the device's
-    memory leaves for the number in flight, so that the step as a whole is short. What comes out is
-    simulated; where a device is over, it is chosen again with less room. Under ``zero-bubble``,
+    memory leaves for the number in flight, so that the step as a whole is short. The choices are
+    simulated; a device over its budget is chosen for again with less room. Under ``zero-bubble``,
     devices may owe fewer gradients of weights.
 
     More memory never gives a slower step: a budget looks at every run that a smaller budget looks

@@ -238,7 +238,7 @@ def kernel_for(*hints: Any) -> Callable[[Function], Function]:
 
 
 def kernel(function: Function) -> Function:
-    """Compile `function` on its first call, for the types of its annotations; cached beside it.
+    """Compile `function` on its first call, for the types of its annotations, and cache it.
 
     The kernel runs without Python's global lock. Kernels that call kernels compile fast if the
     arguments are records (`schedsim.kernels.record`), arrays annotated with an alias of that

@@ -188,7 +188,7 @@ class Effort:
     def out_of_time(self) -> bool:
         """Whether the clock or the user has ended the search, however much work is left.
 
-        What is not counted as work looks at this, so that only a watchdog can cut it short.
+        Code whose steps are not counted as work asks this, so that only a watchdog can end it.
         """
         if self._facts.cancelled.is_set():
             return True

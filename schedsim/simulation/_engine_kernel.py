@@ -1,7 +1,7 @@
 """The kernel behind schedules on several streams: a discrete-event simulation.
 
-Compiled by numba on first use and cached beside this file; only `engine` and `issue_order`
-import it.
+Compiled by numba on first use and cached on disk (`schedsim.kernels.cached`); only `engine` and
+`issue_order` import it.
 """
 
 from __future__ import annotations

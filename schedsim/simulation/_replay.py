@@ -1,6 +1,7 @@
 """The kernel behind `schedsim.simulate`: lifetimes and live bytes of a schedule on one stream.
 
-Compiled by numba on first use and cached beside this file; imported only by `simulate`.
+Compiled by numba on first use and cached on disk (`schedsim.kernels.cached`); imported only by
+`simulate`.
 """
 
 from __future__ import annotations
