@@ -28,7 +28,7 @@ def build(folder: Path) -> int:
 
 
 def sphinx(folder: Path, builder: str, *options: str) -> int:
-    """What Sphinx's `builder` ends with."""
+    """The exit code of Sphinx's `builder`."""
     from sphinx.cmd.build import main
 
     return main(["-b", builder, "-q", *options, "-c", str(ROOT / "docs"), str(ROOT), str(folder)])

@@ -59,7 +59,7 @@ def commands(content: str) -> list[Shown]:
 
 
 def run(command: str, folder: Path) -> str:
-    """What `command` prints, on both streams, 110 columns wide and without colours."""
+    """The output of `command`, on both streams, 110 columns wide and without colours."""
     words = shlex.split(command)
     if words[0] == "schedsim":
         words[:1] = [sys.executable, "-m", "schedsim"]

@@ -49,7 +49,7 @@ def _path() -> str:
 
 
 def texts(notebook: Any) -> list[str]:
-    """What each cell prints and shows, in words: pictures, times and addresses left out."""
+    """The output of each cell, in words: pictures, times and addresses left out."""
     found = []
     for cell in notebook.cells:
         words = []

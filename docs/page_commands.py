@@ -43,7 +43,7 @@ NOT_RUN = (
     (r"convert\.py", "takes graphs of others, which are not here"),
     (r"run_all\.py|/reproduce\.py", "half an hour, and instances that a reader has"),
 )
-"""What is not run, by pattern, with the reason."""
+"""Commands that are not run, by pattern, with the reason."""
 
 ANSWERS_NO = ("python benchmarks/rematlib/submit.py",)
 """Beginnings of commands whose answer may be no, with exit code 1."""
@@ -97,14 +97,14 @@ READY = {
         ("run", "schedsim sweep experiment.toml -o results.jsonl"),
     ),
 }  # fmt: skip
-"""What a reader of a page has: files, scripts that are run (`make.py`), and commands (`run`)."""
+"""The things that a reader of a page has: files, scripts to run (`make.py`), commands (`run`)."""
 
 BEFORE = {
     "schedsim validate my_model.py:build plan.json": (
         "schedsim plan my_model.py:build --mem 24GiB -o plan.json"
     ),
 }
-"""What a command of a table stands on that no other row of it makes."""
+"""Files that a command of a table needs, and that no other row of the table makes."""
 
 _NAMED = re.compile(r"^```toml\n(# (\S+)\n.*?)^```", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
@@ -189,7 +189,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def prepare(page: str, folder: Path) -> None:
-    """What a reader of `page` has, in `folder`."""
+    """Put the things that a reader of `page` has into `folder`."""
     for name in ("benchmarks", "examples", "papers", "validation"):
         (folder / name).symlink_to(ROOT / name)
     guide = (ROOT / "docs/guide.md").read_text()

@@ -16,8 +16,12 @@ from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
 from .environment import device_memory_bytes
 from .guards.differential import Both, Difference
+from .guards.float64_step import Float64Step, in_float64
 from .step_planning import PlannedStep, Settings
 from .ways.chunk import read_chunks
+
+_FLOAT64 = 4
+"""A step in float64 takes up to so many times the plain step's bytes, its parameters included."""
 
 
 def compare(
@@ -47,11 +51,45 @@ def compare(
     settled = recorded.settled() if recorded and captured.level == "op" else nullcontext()
     with settled:
         both = Both(model, loss, recorded)
-        difference = both.difference(plain, planned.module, inputs, keywords, rounded=rounded)
+        exact = _in_float64(model, settings, planned, inputs, keywords)
+        difference = both.difference(
+            plain, planned.module, inputs, keywords, rounded=rounded, exact=exact
+        )
     if difference is not None:
         return f"not the plain step to the bit: {difference}", difference
     within = "within rounding" if rounded else "to the bit"
-    return f"loss, gradients, buffers and generators are the plain step's {within}", None
+    line = f"loss, gradients, buffers and generators are the plain step's {within}"
+    if exact is not None and exact.accepted:
+        line += (
+            f", or at most {exact.planned_off:.1e} of the largest entry from float64, where the "
+            f"plain step's are up to {exact.plain_off:.1e} from it"
+        )
+    return line, None
+
+
+def _in_float64(
+    model: nn.Module,
+    settings: Settings,
+    planned: PlannedStep,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+) -> Float64Step | None:
+    """The plain step in float64, for a compiled step; ``None`` if there is no room for it."""
+    if not settings.compile or planned.captured.level != "op":
+        return None
+    if no_room_for(_FLOAT64 * planned.store_all_bytes, next(model.parameters()).device, 0):
+        return None
+
+    def results() -> Mapping[str, Tensor]:
+        wide, loss = in_float64((model, settings.loss))
+        num_extra = count_extra_inputs(model, settings.loss, len(inputs))
+
+        def plain(*inputs: Any, **keywords: Any) -> Tensor:
+            return plain_loss(wide, loss, inputs, keywords, num_extra)
+
+        return Both(wide, loss, None).results(plain, *in_float64((inputs, dict(keywords))))
+
+    return Float64Step(results)
 
 
 def _no_room(model: nn.Module, planned: PlannedStep) -> str | None:

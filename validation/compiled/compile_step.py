@@ -16,6 +16,7 @@ from ..capture.to_graph import to_graph
 from ..costs.measured import measure_call
 from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
+from .baked_views import bake_views
 from .fuse import fused
 from .group import FusedGroup, Groups
 from .joining import JoinedRuns, join_runs
@@ -74,7 +75,8 @@ class StepJoiner:
         """`runs` of `graph` joined, within the peak that they have without joining."""
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
         limit = peak - graph.static_bytes
-        return join_runs(self._program, runs, limit, self._groups, self._measured)
+        joined = join_runs(self._program, runs, limit, self._groups, self._measured)
+        return replace(joined, program=bake_views(joined.program))
 
     def _measured(self, program: Program, call: Call) -> tuple[float, int]:
         key = signature(program, call)

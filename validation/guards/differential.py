@@ -21,6 +21,7 @@ from ..measure.meters import Meter
 from ..torch_private.module_tables import buffers_of, step_hooks
 from ..torch_private.pytrees import tree_leaves
 from ..torch_private.storage_refs import DataPlaces, unseen_writes
+from .float64_step import Float64Step
 from .recording import (
     Recorded,
     detached_copies,
@@ -125,6 +126,7 @@ class Both:
         keywords: Mapping[str, Any],
         *,
         rounded: bool = False,
+        exact: Float64Step | None = None,
     ) -> Difference | None:
         """The first difference between the steps `planned` and `plain`; both give the loss.
 
@@ -132,6 +134,9 @@ class Both:
         ----------
         rounded
             The plan is known to round otherwise, and to draw other numbers.
+        exact
+            The plain step in float64: a result that is off by more than rounding is no difference
+            where it is as exact as the plain step's.
         """
         before = _generators(self.model)
         expected = self.run(plain, inputs, keywords)
@@ -142,7 +147,7 @@ class Both:
         except Exception as error:  # of a kernel, of the runtime: no step to train by
             text = " ".join(str(error).split())[:200]
             return Difference(f"it fails: {type(error).__name__}: {text}")
-        difference = _difference(expected, found, rounded)
+        difference = _difference(expected, found, rounded, exact)
         if difference is None or not difference.rounding:
             return difference
         # Some kernels of CUDA give other bits every time: then nothing can be told by bits.
@@ -170,6 +175,14 @@ class Both:
                 if state is not None:
                     state.restore()
                 restore_python_generators(python)
+
+    def results(
+        self, step: Callable[..., Tensor], inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        """The loss, gradients and buffers of `step`, by the names in a `Difference`."""
+        left = self.run(step, inputs, keywords)
+        named = {name: t for name, t, _ in left.gradients if t is not None}
+        return {"the loss": left.loss, **named, **dict(left.tensors)}
 
     def compared(self, expected: _Left, found: _Left) -> Difference | None:
         """The difference between two results of `run`; for digests, whether there is one."""
@@ -314,7 +327,9 @@ def _generators(model: nn.Module) -> list[Tensor]:
     return [torch.get_rng_state(), *states]
 
 
-def _difference(expected: _Left, found: _Left, rounded: bool) -> Difference | None:
+def _difference(
+    expected: _Left, found: _Left, rounded: bool, exact: Float64Step | None = None
+) -> Difference | None:
     worst: Difference | None = None
     pairs = [("the loss", expected.loss, found.loss)]
     for (name, a, strides), (_, b, others) in zip(expected.gradients, found.gradients, strict=True):
@@ -336,8 +351,11 @@ def _difference(expected: _Left, found: _Left, rounded: bool) -> Difference | No
         if _equal(a, b):
             continue
         off = _relative(a, b)
-        near = off <= _ROUNDING.get(a.dtype, 0.0)
-        if not near and not _is_noise(name, a, b, expected.gradients):
+        tolerance = _ROUNDING.get(a.dtype, 0.0)
+        near = off <= tolerance or _is_noise(name, a, b, expected.gradients)
+        if not near and exact is not None:
+            near = exact.accepts(name, a, b, _relative, tolerance)
+        if not near:
             return Difference(f"{name} is off by {off:.1e} of its largest entry")
         if not rounded:
             worst = worst or Difference(f"{name} is off by {off:.1e} of its largest entry", True)

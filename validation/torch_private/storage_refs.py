@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,15 @@ def weakly(tensor: Tensor) -> StorageWeakRef:
 def is_gone(reference: StorageWeakRef) -> bool:
     """Whether nobody holds the storage any more."""
     return bool(reference.expired())  # type: ignore[no-untyped-call]  # torch's
+
+
+reinterpreted: Callable[[Tensor, Sequence[int], Sequence[int], int], Tensor] = (
+    torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]  # not in the stub
+)
+"""A tensor's storage, seen with a size and strides from so many elements after its offset.
+
+As inductor's own code takes views: without the dispatcher, and unknown to autograd.
+"""
 
 
 def version_of(tensor: Tensor) -> int:
