@@ -93,6 +93,7 @@ def command(
     else:
         simulation = simulate(loaded.workload, schedule, capacities)
     budget_bytes = None if budget is None else loaded.budget_bytes(budget)
+    over = _over_budget(simulation, budget_bytes)
     if budget_bytes is None and loaded.plan is not None:
         budget_bytes = loaded.plan.budget_bytes
     # The times of a real model are measured anew, so they never agree.
@@ -101,7 +102,7 @@ def command(
         if loaded.plan is None
         else mismatches(loaded.plan, simulation, times=not source.is_model)
     )
-    problems = [*said, *_over_budget(simulation, budget_bytes)]
+    problems = [*said, *over]
     found, wrong = allocations_with_problems(
         simulation, loaded.plan, budget_bytes, allocator, alloc_conf
     )

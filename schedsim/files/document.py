@@ -111,8 +111,19 @@ def from_dict(document: Any) -> Chain | Graph | Plan:
         return read_plan(reader)
     if schema == PLAN_SCHEMA_1:
         return read_plan_1(reader)
+    reads = _READ_ELSEWHERE.get(schema.partition("/")[0])
     raise InvalidWorkloadError(
-        f"{shown(schema)} is not a schema this version reads",
+        f"{shown(schema)} is not a schema this version reads"
+        if reads is None
+        else f"{shown(schema)} is neither a chain nor a graph nor a plan of one",
         path="schema",
-        hint=f"one of {', '.join(SCHEMAS)}",
+        hint=f"one of {', '.join(SCHEMAS)}" if reads is None else f"{reads} reads it",
     )
+
+
+_READ_ELSEWHERE = {
+    "schedsim.pipeline-plan": "schedsim pipeline --replay",
+    "schedsim.device": "--device",
+    "schedsim.times": "--times",
+    "schedsim.validation": "schedsim plot validate",
+}

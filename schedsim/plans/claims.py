@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidScheduleError
 from ..files.workload_files import workload_hash
 from ..simulation.result import Simulation
+from ..units import format_bytes
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -57,9 +58,12 @@ def check_claims(plan: Plan, simulation: Simulation, *, times: bool = True) -> N
 def mismatches(plan: Plan, simulation: Simulation, *, times: bool = True) -> list[str]:
     """The numbers of `plan` that differ from the replay of its schedule, in words; O(1).
 
-    The peak must be the same to the byte, the step time within rounding.
+    The peak must be the same to the byte, and within the budget; the step time within rounding.
     """
     found = []
+    if simulation.peak_bytes > plan.budget_bytes:
+        peak, budget = map(format_bytes, (simulation.peak_bytes, plan.budget_bytes))
+        found.append(f"the plan is for a budget of {budget}, the peak of the replay is {peak}")
     if plan.peak_bytes != simulation.peak_bytes:
         found.append(f"the plan says peak {plan.peak_bytes}, the replay {simulation.peak_bytes}")
     said = plan.makespan_s or 0.0

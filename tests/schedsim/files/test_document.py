@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 import schedsim
+from schedsim.errors import InvalidWorkloadError
 from schedsim.files.document import from_dict, to_dict
 
 CHAIN = schedsim.Chain.from_arrays(
@@ -27,3 +30,18 @@ def test_what_the_search_found_out_is_no_option():
     assert (old.search.bound_by, old.search.bound_op) == ("cuts", "B2")
     assert old.search.figures == figures
     assert set(old.options) == set(plan.options)
+
+
+@pytest.mark.parametrize(
+    ("schema", "remedy"),
+    [
+        ("schedsim.pipeline-plan/1", "schedsim pipeline --replay reads it"),
+        ("schedsim.device/1", "--device reads it"),
+        ("schedsim.plan/9", "one of schedsim.chain/1"),
+        ("mine", "one of schedsim.chain/1"),
+    ],
+)
+def test_a_file_for_another_command_names_that_command(schema, remedy):
+    with pytest.raises(InvalidWorkloadError) as found:
+        from_dict({"schema": schema})
+    assert remedy in found.value.hint

@@ -42,3 +42,12 @@ def test_a_plan_that_was_edited_is_refused():
     check_claims(slower, simulation, times=False)
     with pytest.raises(InvalidScheduleError, match="the plan says peak 25, the replay 26"):
         check_claims(replace(plan, peak_bytes=25), simulation, times=False)
+
+
+def test_a_plan_whose_budget_was_edited_is_refused():
+    """A schedule above the budget is no plan for it, whatever else is true of it."""
+    plan = schedsim.plan(chain(), 26)
+    with pytest.raises(
+        InvalidScheduleError, match="a budget of 25 B, the peak of the replay is 26"
+    ):
+        check_claims(replace(plan, budget_bytes=25), plan.simulate(chain()))
