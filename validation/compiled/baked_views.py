@@ -42,7 +42,25 @@ def bake_views(program: Program) -> Program:
         for v, offset in _looked_at(program, call, source).items():
             offsets[v] = root, base + offset
             _bake(baked, index, v, root, base + offset)
+    _take_once(baked, offsets)
     return baked
+
+
+def _take_once(baked: Program, offsets: dict[int, tuple[int, int]]) -> None:
+    """Let calls that read equal views of one root read the same one."""
+    first: dict[object, int] = {}
+    same: dict[int, int] = {}
+    for v, place in offsets.items():
+        value = baked.values[v]
+        same[v] = first.setdefault((place, value.shape, value.stride), v)
+    for index, call in enumerate(baked.calls):
+        if any(same.get(v, v) != v for v in refs((call.args, call.kwargs))):
+            baked.calls[index] = replace(
+                call,
+                args=map_refs(call.args, lambda v: Ref(same.get(v, v))),
+                kwargs=map_refs(call.kwargs, lambda v: Ref(same.get(v, v))),
+                takes_over=same.get(call.takes_over, call.takes_over),
+            )
 
 
 def _certain(program: Program, v: int) -> bool:

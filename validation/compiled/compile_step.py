@@ -17,6 +17,7 @@ from ..costs.measured import measure_call
 from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
 from .baked_views import bake_views
+from .direct_calls import call_directly
 from .fuse import fused
 from .group import FusedGroup, Groups
 from .joining import JoinedRuns, join_runs
@@ -76,7 +77,7 @@ class StepJoiner:
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
         limit = peak - graph.static_bytes
         joined = join_runs(self._program, runs, limit, self._groups, self._measured)
-        return replace(joined, program=bake_views(joined.program))
+        return replace(joined, program=call_directly(bake_views(joined.program)))
 
     def _measured(self, program: Program, call: Call) -> tuple[float, int]:
         key = signature(program, call)

@@ -57,6 +57,11 @@ _MOVES = (
     aten.avg_pool2d.default,
     aten._unsafe_index.Tensor,
 )
+_POOLING = (
+    "prims::_low_memory_max_pool_with_offsets",
+    "prims::_low_memory_max_pool_offsets_to_indices",
+)
+"""What inductor makes of the forward of max pooling."""
 _NOT = (aten.native_dropout.default,)
 
 
@@ -65,6 +70,8 @@ def fusible_target(target: Any) -> bool:
     if not isinstance(target, OpOverload) or target in _NOT:
         return False
     if target in _REDUCTIONS or target in _MOVES or is_draw(target) or is_iota(target):
+        return True
+    if schema_name(target) in _POOLING:
         return True
     return torch.Tag.pointwise in target.tags or is_convert(target)
 

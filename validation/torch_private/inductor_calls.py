@@ -17,10 +17,9 @@ from .op_modes import without_modes
 
 aten = torch.ops.aten
 
-# Inductor would make scatters of these, which are no quicker than the kernels.
+# Inductor would make scatters of these, or gathers, which are no quicker than the kernels.
 _KEPT_WHOLE = (
     aten.embedding_dense_backward.default,
-    aten.max_pool2d_with_indices.default,
     aten.max_pool2d_with_indices_backward.default,
 )
 

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from fused_steps import captured_step, convolutional, gated  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
+from schedsim.validation.compiled.fusible import fusible_target  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -35,13 +36,25 @@ def test_dropout_draws_one_seed_each_at_the_start():
 
 
 def test_what_is_not_taken_apart_is_kept():
-    """Pooling with indices and updates of statistics stay as they are."""
+    """The backward of pooling and updates of statistics stay as they are."""
     before = captured_step(*convolutional()).program
     after = decompose(before)
-    for target in (aten.max_pool2d_with_indices.default, aten.copy_.default):
+    for target in (aten.max_pool2d_with_indices_backward.default, aten.copy_.default):
         count = targets(before).count(target)
         assert count
         assert targets(after).count(target) == count
+
+
+def test_pooling_is_a_loop_that_others_join():
+    """Inductor's loop for it takes half of the kernel's time on the CPU."""
+    model, inputs, loss = convolutional()
+    before = captured_step(model, inputs, loss).program
+    assert aten.max_pool2d_with_indices.default in targets(before)
+    after = decompose(before)
+    assert aten.max_pool2d_with_indices.default not in targets(after)
+    pooling = [t for t in targets(after) if "max_pool" in str(t) and "backward" not in str(t)]
+    assert pooling
+    assert all(map(fusible_target, pooling))
 
 
 def test_the_halves_keep_their_sides():
