@@ -29,7 +29,7 @@ from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
 from .training import Training
 
-LAYERS = 250
+LAYERS = 600
 """Layers x micro-batches that a search simulates at most for each candidate of its effort."""
 
 ROOM = 5
