@@ -12,7 +12,13 @@ from importlib import import_module
 import click
 
 from .. import kernels
-from ..errors import InfeasibleBudgetError, InvalidScheduleError, SchedsimError, did_you_mean
+from ..errors import (
+    InfeasibleBudgetError,
+    InvalidScheduleError,
+    InvalidWorkloadError,
+    SchedsimError,
+    did_you_mean,
+)
 from .help import GroupedCommand
 
 COMMANDS = (
@@ -128,6 +134,8 @@ def run(arguments: Sequence[str]) -> int:
         return result if isinstance(result, int) else YES
     except (InvalidScheduleError, InfeasibleBudgetError) as error:
         return _fail(error.message, error.hint or _see_command(arguments), NO)
+    except InvalidWorkloadError as error:
+        return _fail(error.message, error.hint or _SEE_FORMATS, USAGE)
     except SchedsimError as error:
         return _fail(error.message, error.hint or _see_command(arguments), USAGE)
     except click.exceptions.Exit as stop:
@@ -168,6 +176,9 @@ def _nearest_option(error: click.NoSuchOption) -> str:
     known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
     near = difflib.get_close_matches(error.option_name, known, n=1)
     return f"did you mean {near[0]}?" if near else _see_help(error)
+
+
+_SEE_FORMATS = "docs/guide.md, 'What is modelled', shows what such a file holds"
 
 
 def _see_command(arguments: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,11 @@ def test_every_command_has_help_with_an_example(call):
             1,
             ["error: no", "hint: see schedsim env --help"],
         ),
+        (
+            schedsim.InvalidWorkloadError("missing field", path="stages"),
+            2,
+            ["error: stages: missing field", f"hint: {app._SEE_FORMATS}"],
+        ),
         (KeyboardInterrupt(), 130, ["error: interrupted"]),
         (
             FileNotFoundError(2, "No such file or directory", "x.json"),
@@ -147,6 +153,13 @@ def test_the_log_goes_where_it_is_asked_for(monkeypatch):
         monkeypatch.setenv("SCHEDSIM_LOG", level)
         app._log_to_stderr()
     assert asked == ["INFO", "DEBUG"]
+
+
+def test_the_page_that_shows_files_is_there():
+    page, title = re.fullmatch(
+        r"(\S+), '(.+)', shows what such a file holds", app._SEE_FORMATS
+    ).groups()
+    assert f"## {title}\n" in (Path(__file__).parents[3] / page).read_text()
 
 
 def test_near_misses(call):
