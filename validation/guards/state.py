@@ -15,7 +15,7 @@ import os
 import random
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, MutableSet
 from dataclasses import dataclass
 from enum import Enum
@@ -546,8 +546,7 @@ class _StateWalk:
         owner: Any = None,
     ) -> None:
         def write(saved: Mapping[Any, Any]) -> None:
-            dict.clear(mapping)
-            dict.update(mapping, saved)
+            _fill(mapping, saved)
 
         store = _store_in(mapping)
         is_scope = "__builtins__" in mapping
@@ -735,21 +734,35 @@ def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _NamedPlaces:
     """Named places of a dictionary that was empty."""
 
     def write(saved: Mapping[Any, Any]) -> None:
-        dict.clear(mapping)
-        dict.update(mapping, saved)
+        _fill(mapping, saved)
 
     store = _store_in(mapping)
     return _NamedPlaces(path, owner, lambda: mapping, write, store, None, "[{!r}]", {}, [])
 
 
 def _store_in(mapping: dict[Any, Any]) -> Callable[[Any, Any], None]:
+    kind = _kind(mapping)
+
     def store(key: Any, value: Any) -> None:
         if value is _GONE:
-            dict.pop(mapping, key, None)
+            kind.pop(mapping, key, None)
         else:
-            dict.__setitem__(mapping, key, value)
+            kind.__setitem__(mapping, key, value)
 
     return store
+
+
+def _kind(mapping: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """Whose methods write to `mapping`: not those of a class of its own, but of an ordered one."""
+    return OrderedDict if isinstance(mapping, OrderedDict) else dict
+
+
+def _fill(mapping: dict[Any, Any], saved: Mapping[Any, Any]) -> None:
+    """Let `mapping` contain what is in `saved`, in its order."""
+    kind = _kind(mapping)
+    kind.clear(mapping)
+    for key, value in saved.items():
+        kind.__setitem__(mapping, key, value)
 
 
 def _slots(kind: type) -> tuple[str, ...]:

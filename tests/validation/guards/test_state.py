@@ -141,6 +141,7 @@ def test_changed_places_are_taken_and_put_again_and_again():
     model = Model()
     model.log = {}
     before = StateSnapshot({"model": model})
+    model.linear.register_forward_hook(hook := lambda *given: None)
     model.numbers.append(3)
     model.count = 1
     model.log["loss"] = 5
@@ -156,7 +157,9 @@ def test_changed_places_are_taken_and_put_again_and_again():
     for _ in range(2):
         places.put(warm)
         assert (model.numbers, model.count, model.log) == ([1, 2, 3], 1, {"loss": 5})
+        assert list(model.linear._forward_hooks.values()) == [hook]
         places.put(cold)
+        assert not list(model.linear._forward_hooks)
         assert (model.numbers, model.log) == ([1, 2], {})
         assert not hasattr(model, "count")
     assert not places.outside(["model"])
