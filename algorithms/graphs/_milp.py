@@ -27,6 +27,9 @@ Ints = NDArray[np.int64]
 
 _OPTIMAL, _LIMIT, _INFEASIBLE = 0, 1, 2
 
+_MOST = 2**31 - 1
+"""The most nodes or iterations that HiGHS counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -126,7 +129,7 @@ class Milp:
             options["time_limit"] = max(0.01, effort.watchdog_s)
         if effort.counted:
             most = math.sqrt(max(0.0, effort.left - work) * _SQUARED_PIVOTS_PER_UNIT)
-            options["maxiter"] = int(min(_FEWEST_PIVOTS + most, 2**31 - 1))
+            options["maxiter"] = int(min(_MOST, _FEWEST_PIVOTS + most))
         result = linprog(
             columns["cost"],
             A_ub=at_most,
@@ -168,7 +171,8 @@ class Milp:
         if effort.watchdog_s is not None:
             options["time_limit"] = max(0.01, effort.watchdog_s)
         if effort.counted:
-            options["node_limit"] = max(1, int((effort.left - work) / node_work))
+            most = min(_MOST, (effort.left - work) / node_work)
+            options["node_limit"] = max(1, int(most))
         result = milp(
             columns["cost"],
             integrality=columns["integral"],

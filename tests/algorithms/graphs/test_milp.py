@@ -55,6 +55,13 @@ def test_whole_numbers_are_the_best_of_all_points(cost, rows):
         assert not points
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_effort_beyond_what_the_solver_counts(whole):
+    """It counts nodes and iterations in 32 bits."""
+    milp = knapsack([3, 2], [2, 1], 1, 2)
+    assert milp.solve(Effort(1e12), integral=whole).bound == pytest.approx(3)
+
+
 def test_blocks_number_their_variables_and_rows():
     """A row per column; -1 is nothing; a row within the block may be named; limits broadcast."""
     milp = Milp()
