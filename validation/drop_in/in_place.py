@@ -28,6 +28,7 @@ from ..torch_private.dynamo_settings import (
     dynamo_settings,
     graph_breaks,
     last_graph_break,
+    recompile_limit,
     without_logging,
 )
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
@@ -259,7 +260,8 @@ class _BudgetedCall:
                 settings["allow_rnn"] = True
                 stack.enter_context(whole_recurrence())
             stack.enter_context(dynamo_settings(settings))
-            found = self._run_for(tuple(map(os.environ.get, self._variables)))(*inputs, **keywords)
+            run = self._run_for(tuple(map(os.environ.get, self._variables)))
+            found = run(*inputs, **keywords)
         if self._session.num_forwards == before and not self._gave_up:
             self._gave_up = True
             reason = last_graph_break(breaks)
@@ -277,8 +279,13 @@ class _BudgetedCall:
         return found
 
     def _run_for(self, variables: tuple[str | None, ...]) -> Any:
-        """The compiled call for these values of the environment's variables."""
+        """The compiled call for these values of the environment's variables.
+
+        After as many values as Dynamo would trace anew, it is the call of the model as it is.
+        """
         if variables not in self._runs:
+            if len(self._runs) >= recompile_limit():
+                return call_as_itself(self._model)
             self._runs[variables] = self._compiled()
         return self._runs[variables]
 

@@ -43,3 +43,8 @@ def last_graph_break(before: Mapping[str, int]) -> str:
     lines = [line.strip() for line in found[-1].splitlines() if line.strip()] if found else []
     named = [line for line in lines if line.startswith(("Explanation:", "Developer debug"))]
     return "; ".join([*lines[:1], *(line.partition(":")[2].strip() for line in named)])[:300]
+
+
+def recompile_limit() -> int:
+    """How many traces of one function Dynamo keeps before it runs the function as it is."""
+    return int(dynamo.config.recompile_limit)

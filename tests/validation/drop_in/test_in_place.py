@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import pickle
+import warnings
 
 import numpy
 import pytest
@@ -342,6 +343,29 @@ def test_variables_of_the_environment_are_followed(batch, monkeypatch):
             torch.manual_seed(2)
             assert torch.equal(found, model(batch[0]))
         found.sum().backward()
+
+
+def test_a_variable_that_changes_every_step_is_not_traced_for_ever(batch, monkeypatch):
+    """As many values as Dynamo would trace anew; then the step runs as it is, with one line."""
+    from schedsim.validation.guards.plan_variants import PlainStepWarning
+
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
+    monkeypatch.setenv("SCHEDSIM_SCALE_OF_A_TEST", "1")
+    model = ReadsEnvironment(depth=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        schedsim.rematerialize(model, batch[0], "1MiB", in_place=True)
+        for scale in ("1", "2", "3", "4", "1"):
+            monkeypatch.setenv("SCHEDSIM_SCALE_OF_A_TEST", scale)
+            torch.manual_seed(2)
+            found = model(batch[0])
+            with as_itself(model):
+                torch.manual_seed(2)
+                assert torch.equal(found, model(batch[0]))
+            found.sum().backward()
+    lines = [str(one.message) for one in caught if one.category is PlainStepWarning]
+    assert len(lines) == 1
+    assert "too many retracings" in lines[0]
 
 
 def test_generators_are_put_back_wherever_they_are(batch):
