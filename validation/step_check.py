@@ -51,7 +51,7 @@ def compare(
     settled = recorded.settled() if recorded and captured.level == "op" else nullcontext()
     with settled:
         both = Both(model, loss, recorded)
-        exact = _in_float64(model, settings, planned, inputs, keywords)
+        exact = _float64_step(model, settings, planned, inputs, keywords)
         difference = both.difference(
             plain, planned.module, inputs, keywords, rounded=rounded, exact=exact
         )
@@ -67,7 +67,7 @@ def compare(
     return line, None
 
 
-def _in_float64(
+def _float64_step(
     model: nn.Module,
     settings: Settings,
     planned: PlannedStep,

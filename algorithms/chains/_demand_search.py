@@ -307,9 +307,9 @@ def at_price(items: ChainItems, outputs: int, residuals: int, position: int, pri
             demand = 2 if residual > 0 else 1
         elif (outputs >> k) & 1:
             demand = 1
+        rerun = again_s + read
         # At the run of the backward behind this stage, or of the loss, the output is alive in any
         # case.
-        rerun = again_s + read
         if k + 1 >= position:
             here = unread
             if demand == 2:

@@ -95,7 +95,7 @@ def rungs_up_to(chain: Chain, least_bytes: int, budget_bytes: int) -> Iterator[t
     room = simulate(chain, Schedule.store_all(chain)).peak_bytes - least_bytes
     unit_s = _RISE * chain.store_all_s
     places = sorted({least_bytes + room * k**2 // _NUM_PLACES**2 for k in range(_NUM_PLACES + 1)})
-    last = max(bisect_right(places, budget_bytes), 1)
+    last = bisect_right(places, budget_bytes)
     above = None if last == len(places) else _bound_s(chain, places[last]) // unit_s
     for place in reversed(places[:last]):
         bound_s = _bound_s(chain, place)

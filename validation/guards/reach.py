@@ -155,14 +155,15 @@ class CodeRun:
                 names.update(_words(one))
                 if library:
                     continue
-                dynamic = dynamic or bool(_DYNAMIC & set(one.co_names))
-                if _ENVIRONMENT & set(one.co_names):
+                dynamic = dynamic or not _DYNAMIC.isdisjoint(one.co_names)
+                reads_environment = not _ENVIRONMENT.isdisjoint(one.co_names)
+                if reads_environment:
                     variables |= _words(one)
                 read = scopes.setdefault(id(scope), (scope, set()))[1]
                 for name in global_names(one):
                     read.add(name)
                     called = scope.get(name)
-                    if isinstance(called, str) and _ENVIRONMENT & set(one.co_names):
+                    if isinstance(called, str) and reads_environment:
                         variables.add(called)
                     # Code that a hook or a backward calls may not have run yet.
                     if isinstance(called, FunctionType) and called.__code__ not in seen:

@@ -732,11 +732,7 @@ def _contents(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def _filled(path: str, mapping: dict[Any, Any], owner: Any) -> _NamedPlaces:
     """Named places of a dictionary that was empty."""
-
-    def write(saved: Mapping[Any, Any]) -> None:
-        _fill(mapping, saved)
-
-    store = _store_in(mapping)
+    write, store = functools.partial(_fill, mapping), _store_in(mapping)
     return _NamedPlaces(path, owner, lambda: mapping, write, store, None, "[{!r}]", {}, [])
 
 
