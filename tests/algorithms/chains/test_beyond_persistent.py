@@ -89,7 +89,8 @@ def test_the_ladder_depends_on_the_chain_alone():
     rungs = [rung for rung, _ in whole]
     assert rungs == sorted(rungs, reverse=True)
     assert (rungs[0], rungs[-1]) == (peak, least)
-    for budget in (least - 1, least, least + 1, (least + peak) // 2, rungs[3], rungs[3] - 1, rungs[1] + 1):
+    near = (least - 1, least, least + 1, rungs[3] - 1, rungs[3], rungs[1] + 1)
+    for budget in (*near, (least + peak) // 2):
         assert list(rungs_up_to(chain, least, budget)) == [it for it in whole if it[0] <= budget]
 
 
