@@ -349,10 +349,10 @@ def test_a_variable_that_changes_every_step_is_not_traced_for_ever(batch, monkey
     """As many values as Dynamo would trace anew; then the step runs as it is, with one line."""
     from schedsim.validation.guards.plan_variants import PlainStepWarning
 
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     monkeypatch.setenv("SCHEDSIM_SCALE_OF_A_TEST", "1")
     model = ReadsEnvironment(depth=2)
-    with warnings.catch_warnings(record=True) as caught:
+    few = torch._dynamo.config.patch(recompile_limit=2)
+    with few, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         schedsim.rematerialize(model, batch[0], "1MiB", in_place=True)
         for scale in ("1", "2", "3", "4", "1"):
