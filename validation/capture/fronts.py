@@ -14,6 +14,8 @@ from torch import nn
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..torch_private import joint_graphs as private
+from ..torch_private.eager_kernels import eager_kernels
+from ..torch_private.grouped_products import grouped_products
 from ..torch_private.kernel_layouts import true_layouts
 from .eager_paths import eager_paths
 from .recurrent import whole_recurrence
@@ -68,7 +70,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     has_loss = skeleton.step.loss_function is not None
     handles = _watch(skeleton.step, spans)
     try:
-        with _recurrence(skeleton), eager_paths(), true_layouts():
+        with _recurrence(skeleton), eager_paths(), _as_kernels_do(skeleton):
             graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
         return Traced(graph_module, tuple(spans), "direct", has_loss, {})
     except SchedsimError:
@@ -80,12 +82,19 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
             handle.remove()
     skeleton.step.questions = ()  # Dynamo reads the code itself, and takes no answers
     try:
-        with true_layouts():
+        with _as_kernels_do(skeleton):
             step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
             graph_module = private.export_joint(step, skeleton.tensors, mode)
         return Traced(graph_module, (), "dynamo", has_loss, _renamed(skeleton.step, step))
     except Exception as error:
         raise _refusal(direct, error) from error
+
+
+@contextlib.contextmanager
+def _as_kernels_do(skeleton: Skeleton) -> Iterator[None]:
+    """The ops of a plain step, and results laid out as its kernels lay them out."""
+    with eager_kernels(skeleton.tensors), grouped_products(), true_layouts():
+        yield
 
 
 def _renamed(step: nn.Module, traced: nn.Module) -> dict[str, str]:

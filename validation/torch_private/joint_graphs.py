@@ -16,6 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from .dynamo_settings import dynamo_settings, without_logging
+from .eager_kernels import eager_kernels
 from .kernel_layouts import true_layouts
 from .op_modes import without_modes
 
@@ -426,7 +427,7 @@ def compiled_in_halves(
         partition_fn=partition,
         keep_inference_input_mutations=False,
     )
-    with _quiet_loggers(), true_layouts():
+    with _quiet_loggers(), eager_kernels(examples), true_layouts():
         found: Callable[..., Any] = compiler(graph_module, list(examples))
     return found
 

@@ -1,0 +1,77 @@
+"""An interpolation of a captured step is the kernel of the plain one."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.torch_private.eager_kernels import (  # noqa: E402
+    _interpolations,
+    eager_kernels,
+)
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import schedsim  # noqa: E402
+
+MODES = {
+    1: ("nearest", "nearest-exact", "linear"),
+    2: ("nearest", "nearest-exact", "bilinear", "bicubic"),
+    3: ("nearest", "nearest-exact", "trilinear"),
+}
+
+
+class Enlarges(nn.Module):
+    """Every way of interpolation, by a size and by a factor, after a product each."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5))
+
+    def forward(self, x):
+        found = []
+        for dims, modes in MODES.items():
+            given = (x[:, : 5**dims] * self.weight.repeat(5 ** (dims - 1))).sin()
+            for mode in modes:
+                image = given.reshape(len(x), 1, *[5] * dims)
+                found.append(F.interpolate(image, size=[7] * dims, mode=mode).square().sum())
+                found.append(F.interpolate(image, scale_factor=2.0, mode=mode).cos().sum())
+        return torch.stack(found)
+
+
+def test_every_way_has_its_own_kernel_and_the_bits_of_the_plain_step():
+    torch.manual_seed(0)
+    model, x = Enlarges(), torch.randn(3, 125)
+    plain = model(x).mean()
+    plain.backward()
+    expected, model.weight.grad = model.weight.grad, None
+    planned = schedsim.rematerialize(
+        model, (x,), "100%", lambda out: out.mean(), level="op", effort=0.1
+    )
+    assert torch.equal(planned(x), plain)
+    model.weight.grad = None
+    planned(x).backward()
+    assert torch.equal(model.weight.grad, expected)
+
+
+def test_the_rules_are_there_again_afterwards():
+    """And where a size is open they stay: the kernels' rules would fix it."""
+    before = [(op, dict(op.py_kernels)) for op in _interpolations()]
+    assert len(before) >= 20
+    with eager_kernels([torch.ones(2)]):
+        assert not any(set(op.py_kernels) & _places() for op, _ in before)
+    assert all(op.py_kernels == rules for op, rules in before)
+    mode = torch._subclasses.fake_tensor.FakeTensorMode(shape_env=_environment())
+    with eager_kernels([mode.from_tensor(torch.ones(4, 6))]):
+        assert all(op.py_kernels == rules for op, rules in before)
+
+
+def _places():
+    return {torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd}
+
+
+def _environment():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return ShapeEnv()
