@@ -2,27 +2,50 @@
 
 transformers asks ``is_tracing`` before it looks at a mask, and builds an explicit mask while it is
 traced: with other bits, more memory, and no fused attention on CUDA. Our trace answers what Python
-asks of tensors, so that no such path is needed.
+asks of tensors, so that no such path is needed; Dynamo breaks its graph where a value is asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-_NAMES = ("is_tracing", "is_fake_tensor")
+_QUESTIONS = ("is_tracing", "is_fake_tensor")
+# Dynamo has no use for a "no" elsewhere: it would break graphs where nothing is gained.
+_QUESTIONS_IN_PARTS = {
+    "transformers.masking_utils": ("is_tracing",),
+    "transformers.modeling_attn_mask_utils": ("is_tracing",),
+    "transformers.integrations.moe": ("is_torchdynamo_compiling",),
+}
 
 
 @contextlib.contextmanager
 def eager_paths() -> Iterator[None]:
     """Make transformers, if it is loaded, take the path of a plain step."""
+    names = [name for name in list(sys.modules) if name.startswith("transformers.")]
+    with _answered_no((name, _QUESTIONS) for name in names):
+        yield
+
+
+@contextlib.contextmanager
+def eager_paths_in_parts() -> Iterator[None]:
+    """Make masks and experts of transformers take the path of a plain step while Dynamo traces.
+
+    A mask is then looked at between two graphs, as the plain step looks at it.
+    """
+    with _answered_no(_QUESTIONS_IN_PARTS.items()):
+        yield
+
+
+@contextlib.contextmanager
+def _answered_no(questions: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[None]:
+    """Have functions, by module and name, answer "no" in the block."""
     replaced: list[tuple[Any, str, Any]] = []
-    for name, module in list(sys.modules.items()):
-        if not name.startswith("transformers."):
-            continue
-        for function in _NAMES:
+    for name, functions in questions:
+        module = sys.modules.get(name)
+        for function in functions:
             own = vars(module).get(function) if module is not None else None
             if callable(own):
                 replaced.append((module, function, own))

@@ -18,6 +18,7 @@ from ..torch_private.eager_kernels import eager_kernels
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.kernel_layouts import true_layouts
 from .eager_paths import eager_paths
+from .gru_cells import whole_gru_gates
 from .recurrent import whole_recurrence
 from .skeleton import Skeleton
 
@@ -93,7 +94,8 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
 @contextlib.contextmanager
 def _as_kernels_do(skeleton: Skeleton) -> Iterator[None]:
     """The ops of a plain step, and results laid out as its kernels lay them out."""
-    with eager_kernels(skeleton.tensors), grouped_products(), true_layouts():
+    gates = whole_gru_gates() if skeleton.device == "cpu" else contextlib.nullcontext()
+    with eager_kernels(skeleton.tensors), grouped_products(), true_layouts(), gates:
         yield
 
 

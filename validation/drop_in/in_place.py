@@ -18,6 +18,8 @@ from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..block_level.repeated_forward import untouched
 from ..capture.capture import record_step
+from ..capture.eager_paths import eager_paths_in_parts
+from ..capture.gru_cells import has_gru_cells, whole_gru_gates
 from ..capture.recurrent import whole_recurrence
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..guards.reach import static_reach
@@ -31,6 +33,7 @@ from ..torch_private.dynamo_settings import (
     recompile_limit,
     without_logging,
 )
+from ..torch_private.grouped_products import grouped_products
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
 from ..torch_private.storage_refs import DataPlaces
 from .backend import compiled_part
@@ -219,6 +222,7 @@ class _BudgetedCall:
         self._runs: dict[tuple[str | None, ...], Any] = {}
         self._num_forwards = 0
         self._has_whole_recurrence = _has_recurrence_on_cpu(model)
+        self._has_gru_cells = has_gru_cells(model)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         model, session = self._model, self._session
@@ -259,6 +263,11 @@ class _BudgetedCall:
             if self._has_whole_recurrence:
                 settings["allow_rnn"] = True
                 stack.enter_context(whole_recurrence())
+            if self._has_gru_cells:
+                stack.enter_context(whole_gru_gates())
+            if not self._session.options.compile:  # Inductor has the paths of compiled steps
+                stack.enter_context(eager_paths_in_parts())
+                stack.enter_context(grouped_products())
             stack.enter_context(dynamo_settings(settings))
             run = self._run_for(tuple(map(os.environ.get, self._variables)))
             found = run(*inputs, **keywords)

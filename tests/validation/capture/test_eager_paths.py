@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.capture.eager_paths import eager_paths
+from schedsim.validation.capture.eager_paths import eager_paths, eager_paths_in_parts
 
 
 @pytest.fixture
@@ -38,3 +38,24 @@ def test_transformers_is_told_no_and_gets_its_own_back(modules):
         raise KeyError
     assert asks.is_tracing is own
     assert asks.is_tracing(3) == ("really", (3,))
+
+
+def test_dynamo_is_told_no_where_masks_and_experts_are_chosen(monkeypatch):
+    """Only there: elsewhere, an answer that depends on values would break graphs for nothing."""
+    asked = {
+        "transformers.masking_utils": "is_tracing",
+        "transformers.integrations.moe": "is_torchdynamo_compiling",
+        "transformers.elsewhere": "is_tracing",
+    }
+    modules = []
+    for name, question in asked.items():
+        modules.append(ModuleType(name))
+        setattr(modules[-1], question, lambda *given: "really")
+        monkeypatch.setitem(sys.modules, name, modules[-1])
+    monkeypatch.setitem(sys.modules, "transformers.modeling_attn_mask_utils", None)
+    masks, experts, other = modules
+    with eager_paths_in_parts():
+        assert masks.is_tracing(1) is False
+        assert experts.is_torchdynamo_compiling() is False
+        assert other.is_tracing() == "really"
+    assert masks.is_tracing(1) == experts.is_torchdynamo_compiling() == "really"
