@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _QUESTIONS = ("is_tracing", "is_fake_tensor")
 # Dynamo has no use for a "no" elsewhere: it would break graphs where nothing is gained.
-_QUESTIONS_IN_PARTS = {
-    "transformers.masking_utils": ("is_tracing",),
-    "transformers.modeling_attn_mask_utils": ("is_tracing",),
-    "transformers.integrations.moe": ("is_torchdynamo_compiling",),
-}
+_QUESTIONS_IN_PARTS = (
+    ("transformers.masking_utils", "is_tracing"),
+    ("transformers.modeling_attn_mask_utils", "is_tracing"),
+    ("transformers.integrations.moe", "is_torchdynamo_compiling"),
+)
+# Where code between two graphs collects outputs of layers in a context variable, which Dynamo
+# cannot read, every layer would break its graph.
+_COLLECTOR = ("transformers.utils.output_capturing", "is_torchdynamo_compiling")
 
 
 @contextlib.contextmanager
 def eager_paths() -> Iterator[None]:
     """Make transformers, if it is loaded, take the path of a plain step."""
     names = [name for name in list(sys.modules) if name.startswith("transformers.")]
-    with _answered_no((name, _QUESTIONS) for name in names):
+    with _answered({(name, question): _no for name in names for question in _QUESTIONS}):
         yield
 
 
@@ -35,23 +38,21 @@ def eager_paths_in_parts() -> Iterator[None]:
 
     A mask is then looked at between two graphs, as the plain step looks at it.
     """
-    with _answered_no(_QUESTIONS_IN_PARTS.items()):
+    with _answered(dict.fromkeys(_QUESTIONS_IN_PARTS, _no) | {_COLLECTOR: _yes}):
         yield
 
 
 @contextlib.contextmanager
-def _answered_no(questions: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[None]:
-    """Have functions, by module and name, answer "no" in the block."""
+def _answered(answers: Mapping[tuple[str, str], Callable[..., bool]]) -> Iterator[None]:
+    """Have functions, by module and name, give these answers in the block."""
     replaced: list[tuple[Any, str, Any]] = []
-    for name, functions in questions:
-        module = sys.modules.get(name)
-        for function in functions:
+    try:
+        for (name, function), answer in answers.items():
+            module = sys.modules.get(name)
             own = vars(module).get(function) if module is not None else None
             if callable(own):
                 replaced.append((module, function, own))
-    try:
-        for module, function, _ in replaced:
-            setattr(module, function, _no)
+                setattr(module, function, answer)
         yield
     finally:
         for module, function, own in replaced:
@@ -60,3 +61,7 @@ def _answered_no(questions: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[N
 
 def _no(*_: Any, **__: Any) -> bool:
     return False
+
+
+def _yes(*_: Any, **__: Any) -> bool:
+    return True

@@ -40,12 +40,13 @@ def test_transformers_is_told_no_and_gets_its_own_back(modules):
     assert asks.is_tracing(3) == ("really", (3,))
 
 
-def test_dynamo_is_told_no_where_masks_and_experts_are_chosen(monkeypatch):
+def test_dynamo_is_answered_where_masks_experts_and_outputs_are_chosen(monkeypatch):
     """Only there: elsewhere, an answer that depends on values would break graphs for nothing."""
     asked = {
         "transformers.masking_utils": "is_tracing",
         "transformers.integrations.moe": "is_torchdynamo_compiling",
         "transformers.elsewhere": "is_tracing",
+        "transformers.utils.output_capturing": "is_torchdynamo_compiling",
     }
     modules = []
     for name, question in asked.items():
@@ -53,9 +54,11 @@ def test_dynamo_is_told_no_where_masks_and_experts_are_chosen(monkeypatch):
         setattr(modules[-1], question, lambda *given: "really")
         monkeypatch.setitem(sys.modules, name, modules[-1])
     monkeypatch.setitem(sys.modules, "transformers.modeling_attn_mask_utils", None)
-    masks, experts, other = modules
+    masks, experts, other, collector = modules
     with eager_paths_in_parts():
         assert masks.is_tracing(1) is False
         assert experts.is_torchdynamo_compiling() is False
         assert other.is_tracing() == "really"
+        assert collector.is_torchdynamo_compiling() is True  # also between two graphs
     assert masks.is_tracing(1) == experts.is_torchdynamo_compiling() == "really"
+    assert collector.is_torchdynamo_compiling() == "really"
