@@ -21,6 +21,7 @@ from .drop_in.drop_in_options import DropInOptions
 from .drop_in.in_place import in_place, session_in
 from .environment import resolve_device
 from .ranks import ALONE, Ranks, ranks_of
+from .ranks.wrappers import inside, refuse_wrapped
 from .rematerialized import Rematerialized
 from .step_inputs import check_inputs_in_place, check_step_inputs
 from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
@@ -165,15 +166,26 @@ def rematerialize(
     more, options = FurtherOptions.of(options)
     if isinstance(model, nn.Module):  # before its inputs are looked at any further
         refuse_foreign(model, inputs, parts_may_be_scripted=more.in_place)
+        refuse_wrapped(model, in_place=more.in_place)
     if more.in_place:
         refused = {"loss": loss, "chunk": chunk, "accumulate": accumulate, "offload": offload}
         _refuse_in_place(more, refused, level)
-        arguments, keywords = _unpacked(model, inputs, more.device)
-        check_inputs_in_place(model, arguments, keywords)
         own = {"optimizer": optimizer, "extra_bytes": more.extra_bytes, "planner": more.planner}
         own |= {"time_limit_s": more.time_limit_s, "compile": compile, "check": check}
-        found = DropInOptions.read({"budget": budget, **own, **options})
-        return in_place(model, arguments, keywords, found)
+
+        def planned() -> nn.Module:
+            found = DropInOptions.read({"budget": budget, **own, **options})
+            return in_place(model, *checked, found)
+
+        def read() -> tuple[tuple[Any, ...], dict[str, Any]]:
+            arguments, keywords = _unpacked(model, inputs, more.device)
+            check_inputs_in_place(model, arguments, keywords)
+            return arguments, keywords
+
+        ranks = _ranks_of(model)
+        ranks.awaited("rematerialize")
+        checked = ranks.together("read the arguments", read)
+        return ranks.together("plan", planned, runs_model=True)
     ranks = _ranks_of(model)
     ranks.awaited("rematerialize")
 
@@ -359,7 +371,7 @@ def _ranks_of(model: Any) -> Ranks:
     """The ranks that plan `model` together; what is no model is refused later, with its message."""
     if not isinstance(model, nn.Module):
         return ALONE
-    return ranks_of(model)
+    return ranks_of(inside(model))
 
 
 def _unpacked(

@@ -32,7 +32,8 @@ from .guards.plan_variants import (
 )
 from .guards.recording import kept_generators
 from .ranks import ALONE, Ranks
-from .ranks.buckets import bucket_bytes
+from .ranks.buckets import averaging
+from .ranks.members import communicates
 from .ranks.one_plan import check_one_plan
 from .step_bound import kept_within
 from .step_check import compare
@@ -297,6 +298,11 @@ class Rematerialized(nn.Module):
         All ranks that plan together come here, and go on with the same level.
         """
         settings = self._settings if level is None else replace(self._settings, level=level)
+        if settings.ranks.bound < communicates(self._model):
+            raise UnsupportedError(
+                f"{type(self._model).__name__} was spread over ranks after it was planned",
+                hint="shard it first, and rematerialize it then",
+            )
         coming = settings.ranks if self._all_come else settings.bound_ranks
 
         def planned_at(settings: Settings) -> tuple[PlannedStep, Ranks]:
@@ -491,20 +497,37 @@ class Rematerialized(nn.Module):
         return False
 
     def _replan_for_buckets(self) -> None:
-        """Plan anew where this step is the first inside of a wrapper with buckets, or outside.
+        """Plan anew where this is the first step inside of a wrapper, or the first to accumulate.
 
         The wrapper is made after the first plan, and is not seen before it calls.
         """
         steps = [step for variants in self._planned.values() for step in variants.steps]
         if self._planned and not steps:
             return  # plain steps, which hold to no plan
-        resident = not steps or self.level == "block"
-        found = bucket_bytes(self, gradients_resident=resident)
-        if found is not None and found != self._bucket_bytes:
-            self._bucket_bytes = found
-            self._own_key = None
-            self._planned.clear()
-            self._all_come = True  # the wrapper's forward is a step of all ranks
+        found = averaging(self)
+        if found is None:
+            return
+        settings = self._settings
+        # By blocks each gradient goes to its bucket as it is made; by ops, all at the end.
+        in_buckets = bool(steps) and self.level == "block" and found.holds_gradients
+        keeps = settings.keep_gradients or found.accumulates or in_buckets
+        num_bytes = found.bytes_beside(gradients_resident=keeps)
+        if num_bytes <= self._bucket_bytes and keeps == settings.keep_gradients:
+            return
+        if found.accumulates and not settings.keep_gradients:
+            name = type(self._model).__name__
+            warnings.warn(
+                f"{name} is planned anew: its gradients stay for later steps (no_sync)",
+                ReplannedWarning,
+                stacklevel=4,
+            )
+        if keeps != settings.keep_gradients:
+            self._settings = replace(settings, keep_gradients=True)
+            self._captured.clear()
+        self._bucket_bytes = max(num_bytes, self._bucket_bytes)
+        self._own_key = None
+        self._planned.clear()
+        self._all_come = True  # the wrapper's forward is a step of all ranks
 
     def _plain(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         loss = self._settings.loss

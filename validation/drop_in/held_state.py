@@ -15,8 +15,10 @@ from torch.optim.optimizer import (
 
 from ..measure import storage_bytes
 from ..measure.allocator import close_waiting
+from ..ranks.buckets import bucket_bytes_now
 from ..resident_state import resident_state
 from ..torch_private.graph_tasks import in_backward
+from ..torch_private.process_groups import active_wrapper
 from .drop_in_options import DropInOptions
 
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -50,9 +52,13 @@ class HeldState:
         self._foreseen_bytes = 0
         self._counted: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]]
         self._counted = weakref.WeakKeyDictionary()
+        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count `tensors`, parameters and buffers, from now on."""
+        """Count `tensors`, parameters and buffers, from now on, and the buckets of a wrapper."""
+        wrapper = active_wrapper()
+        if wrapper is not None:
+            self._wrappers.add(wrapper)
         new = [t for t in tensors if id(t) not in self._tensors or self._tensors[id(t)]() is not t]
         if not new:
             return
@@ -76,11 +82,14 @@ class HeldState:
     def total_bytes(self) -> int:
         """All of these bytes, at present."""
         alive = self._alive()
+        # Gradients may be views of buckets, which then count once, and whole.
         gradients = [t.grad for t in alive if t.is_leaf and t.grad is not None]
+        buckets = sum(map(bucket_bytes_now, self._wrappers))
         optimizers = max(self._foreseen_bytes, self._optimizer_bytes())
         return (
             self._fixed_bytes
-            + sum(grad.untyped_storage().nbytes() for grad in gradients)
+            + storage_bytes(gradients)
+            + buckets
             + optimizers
             + self._options.extra_bytes
         )

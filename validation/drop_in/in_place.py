@@ -25,6 +25,7 @@ from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..guards.reach import static_reach
 from ..guards.recording import refuse_iterators
 from ..guards.state import StateSnapshot
+from ..ranks.wrappers import inside
 from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import (
     dynamo_settings,
@@ -54,6 +55,8 @@ def in_place(
 
     Parameters
     ----------
+    model
+        Where DistributedDataParallel wraps it, the model inside gets the budget.
     inputs, keywords
         Inputs of one call, with which a first step is traced and planned; no trace of that step is
         left. Unless ``options.check`` is ``"never"``, a step with a made-up loss is compared with
@@ -68,6 +71,7 @@ def in_place(
     SchedsimError
         The model has a budget already.
     """
+    wrapped, model = model, inside(model)
     if model in _sessions:
         raise SchedsimError("the model has a budget already", hint="schedsim.restore(model)")
     session = Session(options)
@@ -84,7 +88,7 @@ def in_place(
     except BaseException:
         restore(model)
         raise
-    return model
+    return wrapped
 
 
 @contextmanager
@@ -168,8 +172,8 @@ def _compared(
 
 def restore(model: nn.Module) -> nn.Module:
     """Remove the budget of `model`, and return it as it was before ``in_place=True``."""
-    _sessions.pop(model, None)
-    call_instead(model, None)
+    _sessions.pop(inside(model), None)
+    call_instead(inside(model), None)
     return model
 
 
@@ -181,6 +185,7 @@ def session_in(model: nn.Module) -> Session:
     SchedsimError
         The model has no budget.
     """
+    model = inside(model)
     if model not in _sessions:
         raise SchedsimError(
             "the model has no budget of its own",

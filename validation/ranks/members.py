@@ -18,14 +18,25 @@ def ranks_of(model: nn.Module) -> Ranks:
     model is then a collective of all of them. Otherwise they are all ranks of the default group:
     each runs its part of a step by itself, so that the ranks need not follow one plan.
     """
+    members = _members(model)
+    if not members:
+        return ALONE
+    return Ranks.among(members, bound=communicates(model))
+
+
+def communicates(model: nn.Module) -> bool:
+    """Whether running `model` is a collective of all ranks, of which there are several."""
+    if not _members(model):
+        return False
+    return bool(mesh_ranks(model)) or any(map(_communicates, model.modules()))
+
+
+def _members(model: nn.Module) -> tuple[int, ...]:
+    """The ranks that plan together with this one; none where there are no others."""
     if not (dist.is_available() and dist.is_initialized()) or _is_fake():
-        return ALONE
-    meshes = mesh_ranks(model)
-    bound = bool(meshes) or any(map(_communicates, model.modules()))
-    members = meshes or set(range(dist.get_world_size()))
-    if len(members) < 2 or dist.get_rank() not in members:
-        return ALONE
-    return Ranks.among(tuple(sorted(members)), bound=bound)
+        return ()
+    members = mesh_ranks(model) or set(range(dist.get_world_size()))
+    return tuple(sorted(members)) if len(members) > 1 and dist.get_rank() in members else ()
 
 
 def mesh_ranks(model: nn.Module) -> set[int]:

@@ -40,6 +40,11 @@ As inductor's own code takes views: without the dispatcher, and unknown to autog
 """
 
 
+def is_view(tensor: Tensor) -> bool:
+    """Whether autograd knows `tensor` as a view of another one."""
+    return bool(tensor._is_view())
+
+
 def version_of(tensor: Tensor) -> int:
     """How often `tensor`, or a view of it, was written in place."""
     return int(tensor._version)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.ranks.one_plan import plan_hash  # noqa: E402
 from torch import nn  # noqa: E402
@@ -22,41 +26,94 @@ def a_model(width=64):
     return nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(4)))
 
 
+def _measured(model, data, step, resident_bytes):
+    """The peak of a step after two others: the buckets are made anew after the first."""
+    for _ in range(2):
+        step()
+    [reading] = AllocatorMeter().read(step)
+    return storage_bytes([list(model.parameters()), *data]) + resident_bytes + reading.peak_bytes
+
+
 def _steps(rank, level, view):
     model, data = a_model(), (torch.randn(256, 64), torch.randn(256, 64))
-    options = {"level": level, "effort": 0.2, "keep_gradients": True}
+    options = {"level": level, "effort": 0.2, "keep_gradients": not view}
     module = schedsim.rematerialize(model, data, "110%", LOSS, **options)
     parallel = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=view)
     hashes = [plan_hash(module.plan)]
     before = module.plan.static_bytes
-    for _ in range(2):  # the buckets are made anew after the first
+
+    def step():
+        parallel.zero_grad(set_to_none=view)
         parallel(*data).backward()
-        parallel.zero_grad(set_to_none=False)
-    [reading] = AllocatorMeter().read(lambda: parallel(*data).backward())
+
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    gradients = [p.grad for p in model.parameters()]
-    buckets = 0 if view else weights
-    measured = storage_bytes([list(model.parameters()), gradients, *data]) + buckets
+    # The buckets, and the gradients where they are others and stay.
+    measured = _measured(model, data, step, weights if view else 2 * weights)
     hashes.append(plan_hash(module.plan))
     plan = module.plan
-    return (
-        hashes,
-        plan.static_bytes - before,
-        weights,
-        measured + reading.peak_bytes,
-        plan.peak_bytes,
-    )
+    rows = [(plan.static_bytes - before, weights, measured, plan.peak_bytes)]
+    if view:
+        # What a step accumulates lies beside the buckets, and a line says so.
+        parallel.zero_grad()
+        with parallel.no_sync(), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            parallel(*data).backward()
+        # By blocks, gradients are in the buckets from the start, and count already.
+        lines = [str(one.message) for one in said if one.category is ReplannedWarning]
+        assert ["gradients stay" in line for line in lines] == [True] * (level == "op")
+        step = parallel.no_sync()(lambda: parallel(*data).backward())
+        measured = _measured(model, data, step, 2 * weights)
+        rows.append((module.plan.static_bytes - before, weights, measured, module.plan.peak_bytes))
+    return hashes, rows
 
 
-@pytest.mark.parametrize(("level", "view"), [("block", False), ("block", True), ("op", False)])
+@pytest.mark.parametrize(("level", "view"), [("block", False), ("block", True), ("op", True)])
 def test_buckets_are_counted_when_the_first_step_shows_them(level, view):
-    """One copy of the gradients, unless these lie in the buckets; one plan on all ranks.
+    """One copy of the gradients, besides those that stay; one plan on all ranks.
 
     Four layers of 64 x 64 + 64 numbers of 4 bytes are 66560.
     """
-    rows = run_ranks(_steps, 2, level, view)
-    assert rows[0][0] == rows[1][0]
-    for _, added, weights, measured, planned in rows:
-        assert weights == 66560
-        assert added == (0 if view else weights)
+    ranks = run_ranks(_steps, 2, level, view)
+    assert ranks[0][0] == ranks[1][0]
+    for _, rows in ranks:
+        for number, (added, weights, measured, planned) in enumerate(rows):
+            assert weights == 66560
+            assert added == (1 + number) * weights
+            assert 0.99 * planned <= measured <= 1.01 * planned
+
+
+def _in_place(rank):
+    model, data = a_model(), (torch.randn(256, 64), torch.randn(256, 64))
+    parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    refused = [_refused(parallel, data), _refused(nn.Sequential(parallel), data)]
+    found = schedsim.rematerialize(parallel, data[0], "95%", in_place=True, effort=0.2)
+    assert found is parallel
+
+    def step():
+        parallel.zero_grad(set_to_none=False)
+        LOSS(parallel(data[0]), data[1]).backward()
+
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    step()
+    # The budget does not see the targets.
+    measured = _measured(model, data[:1], step, weights)
+    planned = session_in(parallel).peak_bytes
+    assert schedsim.restore(parallel) is parallel
+    return refused, measured, planned
+
+
+def _refused(model, data):
+    try:
+        schedsim.rematerialize(model, data, "80%", LOSS)
+    except schedsim.UnsupportedError as error:
+        return str(error), error.hint
+    return None
+
+
+def test_a_wrapped_model_in_place_counts_its_buckets():
+    """Gradients that are views of them count once; without in_place a wrapper is refused."""
+    for refused, measured, planned in run_ranks(_in_place, 2):
+        for message, hint in refused:
+            assert "averages gradients around the step" in message
+            assert "in_place=True" in hint
         assert 0.99 * planned <= measured <= 1.01 * planned

@@ -9,10 +9,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 dist = pytest.importorskip("torch.distributed")
 
+from schedsim.validation import rematerialized  # noqa: E402
 from schedsim.validation.ranks import members  # noqa: E402
-from schedsim.validation.ranks.members import mesh_ranks, ranks_of  # noqa: E402
+from schedsim.validation.ranks.members import communicates, mesh_ranks, ranks_of  # noqa: E402
 from schedsim.validation.ranks.ranks import ALONE, Ranks  # noqa: E402
 from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -74,3 +77,14 @@ def test_sharded_parameters_bind_the_ranks_of_their_meshes(group):
     ranks_of(model)
     assert made == [((2, 3, 6), True)]
     assert ranks_of(sharded_over(0, 1)) is ALONE
+
+
+def test_a_model_that_was_sharded_after_it_was_planned_says_so(monkeypatch):
+    """Its plan was made for whole parameters, by each rank for itself."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    data = torch.randn(8, 4), torch.randn(8, 4)
+    assert not communicates(model)
+    module = schedsim.rematerialize(model, data, "100%", nn.functional.mse_loss, effort=0.2)
+    monkeypatch.setattr(rematerialized, "communicates", lambda model: True)
+    with pytest.raises(schedsim.UnsupportedError, match="spread over ranks after it was planned"):
+        module(*(tensor[:4] for tensor in data))
