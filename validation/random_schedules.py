@@ -14,6 +14,8 @@ def random_schedule(
 ) -> Schedule:
     """The ops of `workload` in order, with random repeats of forwards that have run before.
 
+    A block's forward is not repeated behind its backward, where nothing needs it.
+
     Parameters
     ----------
     repeats
@@ -32,9 +34,11 @@ def random_schedule(
     """
     ops = workload.graph.ops
     may_repeat = [i for i, op in enumerate(ops) if op.phase == "forward" and not op.once]
+    place = {op.name: i for i, op in enumerate(ops)}
+    ends = {k: place.get(f"B{ops[k].name[1:]}", len(ops)) for k in may_repeat}
     runs: list[int] = []
     for i in range(len(ops)):
-        before = [k for k in may_repeat if k < i]
+        before = [k for k in may_repeat if k < i <= ends[k]]
         for _ in range(int(rng.poisson(repeats)) if before else 0):
             runs.append(before[int(rng.integers(len(before)))])
         runs.append(i)

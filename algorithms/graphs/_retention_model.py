@@ -87,6 +87,8 @@ class RetentionModel:
         self.takes_over = arrays.tensor_takes_over.tolist()
         self.intervals: list[Any] = []
         self.demands: list[int] = []
+        # A resource takes no negative demand: all are raised, and the room for them.
+        self.lift = max(0, -min(workspaces, default=0))
         self.num_runs = [1 if once else num_intervals for once in arrays.op_once.tolist()]
         remakes = any(self.result[t] and p >= 0 for t, p in enumerate(self.producer))
         self.num_stages = self.num_ops + remakes
@@ -102,7 +104,7 @@ class RetentionModel:
         self._add_reads()
         self._add_workspaces(workspaces, saving_workspaces)
         self._add_retention()
-        self.model.add_cumulative(self.intervals, self.demands, room)
+        self.model.add_cumulative(self.intervals, self.demands, room + self.lift)
         self.extra = sum(
             self.costs[i] * self.active[i][c]
             for i in range(self.num_ops)
@@ -230,7 +232,7 @@ class RetentionModel:
             less = min(workspaces[i], saving[i]) if bundles else workspaces[i]
             more = max(workspaces[i], saving[i]) if bundles else workspaces[i]
             for c in range(self.num_runs[i]):
-                self._unit(i, c, self.active[i][c], less)
+                self._unit(i, c, self.active[i][c], less + self.lift)
                 if more == less:
                     continue
                 made = [self.present[t, c] for t in bundles]

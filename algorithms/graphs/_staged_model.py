@@ -144,7 +144,7 @@ def sizes_of(graph: Graph, byte_unit: float) -> StagedSizes:
     earns = np.zeros(arrays.tensor_bytes.size, dtype=np.bool_)
     earns[optional] = delta[arrays.tensor_producer[optional]] < 0
     takes = np.flatnonzero(arrays.tensor_takes_over >= 0)
-    charged = (arrays.op_workspace_bytes > 0) | (delta != 0)
+    charged = (arrays.op_workspace_bytes != 0) | (delta != 0)
     charged[arrays.tensor_producer[takes]] = True
     return StagedSizes(
         arrays.tensor_bytes / byte_unit,

@@ -59,8 +59,8 @@ def read(path: Path) -> Any:
     return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
 
 
-def size(value: Any) -> int:
-    require(type(value) is int and value >= 0, f"{value!r} is no number of bytes")
+def size(value: Any, least: int = 0) -> int:
+    require(type(value) is int and value >= least, f"{value!r} is no number of bytes")
     return int(value)
 
 
@@ -119,14 +119,14 @@ def make_graph(document: dict[str, Any]) -> Graph:
         plain = op.get("queue", "compute") == "compute" and op.get("required", True)
         require(plain and not op.get("pools"), "copies and streams are not certified")
         require(all(t in tensors for t in op["reads"]), f"{op['name']} reads what is not there")
-        reads = [tensors[t] for t in op["reads"]]
+        reads, most = [tensors[t] for t in op["reads"]], sum(map(size, op["writes"].values()))
         for name, value in op["writes"].items():
             require(name not in tensors, f"{name} is written twice")
             tensors[name] = len(sizes)
             sizes.append(size(value))
             producer.append(i)
         work, saving = op.get("workspace_bytes", 0), op.get("saving_workspace_bytes")
-        works = size(work), size(work if saving is None else saving)
+        works = size(work, -most), work if saving is None else size(saving)
         writes, optional = ([tensors[t] for t in op.get(k, ())] for k in ("writes", "optional"))
         over = {tensors[out]: tensors[into] for out, into in op.get("in_place", {}).items()}
         time, once = rational(op["time_s"], int, float), bool(op.get("once"))

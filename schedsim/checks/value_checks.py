@@ -42,6 +42,17 @@ def check_bytes(value: object, path: str) -> None:
         raise InvalidWorkloadError(f"{shown(value)} is more than {MAX_BYTES} bytes", path=path)
 
 
+def check_own_bytes(value: object, written_bytes: int, path: str) -> None:
+    """Raise unless `value` is a workspace in bytes of an op that writes `written_bytes`.
+
+    A workspace is negative where the op frees part of what it reads before it writes. What it asks
+    for by itself, workspace and outputs, is not.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and -written_bytes <= value < 0:
+        return
+    check_bytes(value, path)
+
+
 def check_total(total: int, path: str) -> None:
     """Raise where the sizes of a whole workload, added up, are not a size themselves."""
     if total > MAX_BYTES:

@@ -9,7 +9,14 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from ..checks.value_checks import check_bytes, check_name, check_seconds, check_total, shown
+from ..checks.value_checks import (
+    check_bytes,
+    check_name,
+    check_own_bytes,
+    check_seconds,
+    check_total,
+    shown,
+)
 from ..errors import InvalidWorkloadError
 from .chain_graph import lowered
 from .graph import Graph
@@ -42,7 +49,8 @@ class Stage:
     saved_bytes
         Everything the stage's backward needs besides its input, the output included.
     forward_workspace_bytes, backward_workspace_bytes
-        Temporary bytes that live only while the op runs.
+        Temporary bytes that live only while the op runs. That of a backward is negative where it
+        frees part of what it reads before it makes gradients (see `schedsim.dataflow.op.Op`).
     saving_workspace_bytes
         Workspace of a forward run that keeps its saved bundle; ``None`` for the same as
         `forward_workspace_bytes`.
@@ -75,7 +83,6 @@ class Stage:
         check_bytes(self.output_bytes, f"{path}.output_bytes")
         check_bytes(self.saved_bytes, f"{path}.saved_bytes")
         check_bytes(self.forward_workspace_bytes, f"{path}.forward_workspace_bytes")
-        check_bytes(self.backward_workspace_bytes, f"{path}.backward_workspace_bytes")
         if self.saving_workspace_bytes is not None:
             check_bytes(self.saving_workspace_bytes, f"{path}.saving_workspace_bytes")
         if self.saved_bytes < self.output_bytes:
@@ -141,7 +148,6 @@ class Chain(ShownInNotebooks):
         check_bytes(self.input_bytes, "input_bytes")
         check_bytes(self.static_bytes, "static_bytes")
         check_seconds(self.loss_s, "loss_s")
-        check_bytes(self.loss_workspace_bytes, "loss_workspace_bytes")
         object.__setattr__(self, "stages", as_items(self.stages, "stages", Stage))
         if not self.stages:
             raise InvalidWorkloadError("a chain needs at least one stage", path="stages")
@@ -156,6 +162,7 @@ class Chain(ShownInNotebooks):
             seen[stage.name] = i
         object.__setattr__(self, "gradient_bytes", tuple(self.gradient_bytes))
         self._check_gradients()
+        self._check_workspaces()
         total = self.input_bytes + self.static_bytes + self.loss_workspace_bytes
         for stage in self.stages:
             # The output's bytes stand for its gradient; saved_bytes hold the output itself.
@@ -174,16 +181,11 @@ class Chain(ShownInNotebooks):
             )
         for i, size in enumerate(self.gradient_bytes):
             check_bytes(size, f"gradient_bytes[{i}]")
-        if self.loss_workspace_bytes < self.gradient_bytes[-1]:
-            raise InvalidWorkloadError(
-                "less than the gradients that the loss makes", path="loss_workspace_bytes"
-            )
         for i, (stage, beside) in enumerate(zip(self.stages, self.beside_bytes, strict=True)):
             saving = stage.saving_workspace_bytes
             for name, size, least in (
                 ("forward", stage.forward_workspace_bytes, beside),
                 ("saving", beside if saving is None else saving, beside),
-                ("backward", stage.backward_workspace_bytes, beside + self.gradient_bytes[i]),
             ):
                 if size < least:
                     raise InvalidWorkloadError(
@@ -191,6 +193,22 @@ class Chain(ShownInNotebooks):
                         path=f"stages[{i}].{name}_workspace_bytes",
                         hint="workspaces hold the gradients of gradient_bytes",
                     )
+
+    def _check_workspaces(self) -> None:
+        """Refuse ops that take memory away: outputs and workspace together are not negative."""
+        written = 0  # the first stage makes no gradient of its input
+        for i, (stage, beside) in enumerate(zip(self.stages, self.beside_bytes, strict=True)):
+            path = f"stages[{i}].backward_workspace_bytes"
+            check_own_bytes(stage.backward_workspace_bytes, written, path)
+            if stage.backward_workspace_bytes + written < beside:
+                raise InvalidWorkloadError(
+                    f"{stage.backward_workspace_bytes} and the gradient of its input are less than "
+                    f"the {beside} bytes of gradients beside it",
+                    path=path,
+                    hint="workspaces hold the gradients of gradient_bytes",
+                )
+            written = stage.output_bytes
+        check_own_bytes(self.loss_workspace_bytes, written, "loss_workspace_bytes")
 
     @property
     def beside_bytes(self) -> tuple[int, ...]:

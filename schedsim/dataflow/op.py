@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..checks.value_checks import check_bytes, check_name, check_seconds, shown, shown_key
+from ..checks.value_checks import (
+    check_bytes,
+    check_name,
+    check_own_bytes,
+    check_seconds,
+    shown,
+    shown_key,
+)
 from ..errors import InvalidWorkloadError
 from .streams import COMPUTE, device_of, is_compute
 
@@ -26,7 +33,10 @@ class Op:
     time_s
         Time of one run, in seconds.
     workspace_bytes
-        Temporary bytes that live only while the op runs.
+        Temporary bytes that live only while the op runs. Negative for an op of the loss or the
+        backward that frees part of what it reads before it writes: then the op's peak is so much
+        below the sum of what it reads and writes. Outputs and workspace together are never
+        negative.
     reads
         Names of the tensors read.
     writes
@@ -95,7 +105,6 @@ class Op:
                 hint=f"one of {', '.join(PHASES)}",
             )
         check_seconds(self.time_s, f"{path}.time_s")
-        check_bytes(self.workspace_bytes, f"{path}.workspace_bytes")
         if self.saving_workspace_bytes is not None:
             check_bytes(self.saving_workspace_bytes, f"{path}.saving_workspace_bytes")
         if len(set(self.reads)) != len(self.reads):
@@ -103,6 +112,8 @@ class Op:
         for tensor, size in self.writes.items():
             check_name(tensor, f"{path}.writes")
             check_bytes(size, f"{path}.writes.{shown_key(tensor)}")
+        freeing = 0 if self.phase == "forward" else sum(self.writes.values())
+        check_own_bytes(self.workspace_bytes, freeing, f"{path}.workspace_bytes")
         for i, tensor in enumerate(self.optional):
             if tensor not in self.writes:
                 raise InvalidWorkloadError(

@@ -107,7 +107,7 @@ def read_chain(reader: Reader) -> Chain:
         "input_bytes": reader.take_bytes("input_bytes"),
         "static_bytes": reader.take_bytes("static_bytes", 0),
         "loss_s": reader.take_seconds("loss_s", 0.0),
-        "loss_workspace_bytes": reader.take_bytes("loss_workspace_bytes", 0),
+        "loss_workspace_bytes": reader.take("loss_workspace_bytes", int, 0),
     }
     stages = []
     for item in reader.take_objects("stages", most=MOST_STAGES):
@@ -119,7 +119,7 @@ def read_chain(reader: Reader) -> Chain:
                 output_bytes=item.take_bytes("output_bytes"),
                 saved_bytes=item.take_bytes("saved_bytes"),
                 forward_workspace_bytes=item.take_bytes("forward_workspace_bytes", 0),
-                backward_workspace_bytes=item.take_bytes("backward_workspace_bytes", 0),
+                backward_workspace_bytes=item.take("backward_workspace_bytes", int, 0),
                 saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
                 variants=read_stage_variants(item),
                 rule=item.take("rule", str, ""),

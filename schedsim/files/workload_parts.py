@@ -46,7 +46,7 @@ def read_op(item: Reader) -> Op:
             name=item.take("name", str),
             phase=item.take("phase", str),
             time_s=item.take_seconds("time_s"),
-            workspace_bytes=item.take_bytes("workspace_bytes", 0),
+            workspace_bytes=item.take("workspace_bytes", int, 0),
             saving_workspace_bytes=item.take_optional_bytes("saving_workspace_bytes", None),
             reads=item.take_names("reads"),
             writes=item.take_sizes("writes"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import ge
 from typing import Any
 
 from ..api import PlannerLike, try_plan
@@ -346,19 +348,11 @@ def _contains_chain(larger: Chain, smaller: Chain) -> bool:
     extra = larger.num_stages - smaller.num_stages
     if extra < 0 or larger.input_bytes < smaller.input_bytes:
         return False
-    if larger.loss_workspace_bytes < smaller.loss_workspace_bytes:
+    if _at_loss(larger) < _at_loss(smaller):
         return False
-    head = 0
-    for big, small in zip(larger.stages, smaller.stages, strict=False):
-        if not _stage_contains(big, small):
-            break
-        head += 1
-    tail = 0
-    pairs = zip(reversed(larger.stages), reversed(smaller.stages), strict=False)
-    for big, small in pairs:
-        if not _stage_contains(big, small):
-            break
-        tail += 1
+    rows, fewer = _stage_sizes(larger), _stage_sizes(smaller)
+    head = _num_at_least(rows, fewer)
+    tail = _num_at_least(rows[::-1], fewer[::-1])
     if extra == 0:
         return head == smaller.num_stages
     # The additional stages come after `cut` matched stages; the output of each must be at least the
@@ -372,19 +366,35 @@ def _contains_chain(larger: Chain, smaller: Chain) -> bool:
     return False
 
 
-def _stage_contains(big: Any, small: Any) -> bool:
-    def bytes_of(stage: Any) -> tuple[int, ...]:
+def _at_loss(chain: Chain) -> int:
+    """Bytes that the loss asks for: its workspace, which may be negative, and the gradient."""
+    return chain.loss_workspace_bytes + chain.stages[-1].output_bytes
+
+
+def _stage_sizes(chain: Chain) -> list[tuple[int, ...]]:
+    """For each stage, sizes of which each adds to the peak."""
+    found: list[tuple[int, ...]] = []
+    written = 0
+    for stage in chain.stages:
         saving = stage.saving_workspace_bytes
         plain = stage.forward_workspace_bytes
-        return (
-            stage.output_bytes,
-            stage.saved_bytes - stage.output_bytes,
-            plain,
-            stage.backward_workspace_bytes,
-            plain if saving is None else saving,
+        found.append(
+            (
+                stage.output_bytes,
+                stage.saved_bytes - stage.output_bytes,
+                plain,
+                stage.backward_workspace_bytes + written,
+                plain if saving is None else saving,
+            )
         )
+        written = stage.output_bytes
+    return found
 
-    return all(a >= b for a, b in zip(bytes_of(big), bytes_of(small), strict=True))
+
+def _num_at_least(rows: list[tuple[int, ...]], fewer: list[tuple[int, ...]]) -> int:
+    """The number of first rows in which no size is below that of `fewer`."""
+    pairs = zip(rows, fewer, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: all(map(ge, *pair)), pairs))
 
 
 def _contains_graph(larger: Graph, smaller: Graph) -> bool:
@@ -402,7 +412,9 @@ def _contains_graph(larger: Graph, smaller: Graph) -> bool:
         for op in graph.ops:
             saving = op.saving_workspace_bytes
             plain = op.workspace_bytes
-            found += [*op.writes.values(), plain, plain if saving is None else saving]
+            # A negative workspace counts with the outputs, which a backward op always makes.
+            asked = plain if op.phase == "forward" else plain + sum(op.writes.values())
+            found += [*op.writes.values(), asked, plain if saving is None else saving]
         return found
 
     same = larger.results == smaller.results and sorted(larger.inputs) == sorted(smaller.inputs)

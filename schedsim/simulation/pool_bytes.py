@@ -91,8 +91,10 @@ def pool_timeline(
         np.add.at(change, freed[source[takes]] + 1, shared[takes])
         if name == "static":
             change[0] += arrays.pool_static_bytes[number]
-        if name == "workspace":
+        if name in ("workspace", "gradients"):  # a negative one counts with the gradients
             working = arrays.op_pool[runs] == number
+            sign = workspace >= 0 if name == "workspace" else workspace < 0
+            working &= sign
             np.add.at(change, event_of[0::2][working] + 1, workspace[working])
             np.add.at(change, event_of[1::2][working] + 1, -workspace[working])
         rows[name] = np.cumsum(change)[1:-1]

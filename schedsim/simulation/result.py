@@ -250,8 +250,9 @@ class Simulation(ShownInNotebooks):
     def timeline(self) -> dict[str, NDArray[np.int64]]:
         """Bytes per category during each run, ``(num_runs,)`` each.
 
-        The categories add up to `memory_bytes`. An output that takes over its input's storage is
-        charged only for the bytes beyond that storage.
+        The categories add up to `memory_bytes`. A negative workspace counts with the gradients: it
+        is what the op frees before it makes some of them. An output that takes over its input's
+        storage is charged only for the bytes beyond that storage.
         """
         if self.course is not None:
             return self._timeline_at_starts()
@@ -261,11 +262,13 @@ class Simulation(ShownInNotebooks):
             if name == "static":
                 table[name] = np.full(self.num_runs, self.static_bytes, dtype=np.int64)
             elif name == "workspace":
-                table[name] = self._workspace
+                table[name] = np.maximum(self._workspace, 0)
             else:
                 table[name] = live_bytes(
                     self._graph.arrays, self._instances, category == code, self.num_runs
                 )
+        # What an op frees before it makes gradients makes room for as many bytes of these.
+        table["gradients"] = table["gradients"] + np.minimum(self._workspace, 0)
         return table
 
     def _timeline_at_starts(self) -> dict[str, NDArray[np.int64]]:

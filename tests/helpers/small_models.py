@@ -34,13 +34,14 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def random_schedule(rng: np.random.Generator, workload: Chain | Graph) -> Schedule:
-    """A legal schedule that trains: forwards repeated anywhere, loss and backwards run once."""
+    """A legal schedule that trains: forwards repeated anywhere before their backwards."""
     names = workload.op_names
     runs: list[int] = []
     for i in range(len(names)):
         for _ in range(int(rng.integers(0, 3))):
             again = int(rng.integers(0, i)) if i else 0
-            if i and names[again].startswith("F"):
+            done = f"B{names[again][1:]}" in names[:i]
+            if i and names[again].startswith("F") and not done:
                 runs.append(again)
         runs.append(i)
     return Schedule(names, runs)

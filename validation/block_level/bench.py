@@ -186,6 +186,7 @@ class Bench:
                 ]
 
         def backward() -> Any:
+            del step.values[i + 1]  # as a step drops it
             step._backward(i)
             return step.gradients
 
@@ -244,8 +245,9 @@ class Bench:
         sizes = self.sizes.value_bytes
         saving, backward = counts.saving_peak_bytes, counts.backward_peak_bytes
         if i == len(self.layout.parts):  # the loss is one op, which writes the gradient
-            held = max(0, max(saving, backward) - sizes[i])
-            freed = max(0, max(saving, backward - sizes[i]) - sizes[i])
+            # A workspace may be negative, but no op takes memory away.
+            held = max(saving, backward) - sizes[i]
+            freed = max(0, saving, backward - sizes[i]) - sizes[i]
             # The memory rule still charges the output to the last part's backward. The peak must
             # not lie there, because it would then be smaller than predicted.
             last = self.layout.parts[-1]
@@ -253,7 +255,6 @@ class Bench:
             behind += self.rows[-2].backward_workspace_bytes + self.rows[-2].made_bytes
             self.releases_output = freed >= behind and self._can_release_output(values)
             row.forward_workspace_bytes = freed if self.releases_output else held
-            row.forward_workspace_bytes = max(row.forward_workspace_bytes, row.made_bytes)
             return
         out = sizes[i + 1]
         row.forward_workspace_bytes = max(0, counts.forward_peak_bytes - out)
@@ -262,4 +263,5 @@ class Bench:
         consumers = max(1, sum(i + 1 in part.reads for part in self.layout.parts))
         written = sum(sizes[value] for value in self.layout.parts[i].reads if value)
         charged = row.saved_bytes + consumers * out + written + row.made_bytes
-        row.backward_workspace_bytes = max(0, backward - charged)
+        # Negative where the bundle is freed while gradients are made.
+        row.backward_workspace_bytes = max(backward - charged, -written - row.made_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schedsim.allocators.recorded_requests import saving_runs
 from schedsim.dataflow.chain import Chain
@@ -48,6 +48,10 @@ class BlockRun:
         The tensor that a copy copies; for ``a4`` it is ``("a", 4, -1)``.
     stays
         Whether what a forward with a bundle reads is there, unchanged, until its backward is over.
+    ends_output
+        Whether a backward is the last run that reads its block's output.
+    idle
+        Whether a forward comes behind the backward of its block, so that nothing needs it.
     """
 
     name: str
@@ -60,6 +64,8 @@ class BlockRun:
     makers: tuple[int, ...] = ()
     moves: Tensor | None = None
     stays: bool = False
+    ends_output: bool = False
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ def make_program(
     names = schedule.names
     first: dict[str, int] = {}
     last: dict[str, int] = {}
+    idle: set[int] = set()
     for k, name in enumerate(names):
         if name[0] != "F" and ":" not in name and name in first:
             raise InvalidScheduleError(
@@ -107,6 +114,9 @@ def make_program(
                 op_name=name,
                 hint="recompute forward ops alone",
             )
+        if name[0] == "F" and f"B{name[1:]}" in first:
+            idle.add(k)
+            continue
         first.setdefault(name, k)
         last[name] = k
     if copying:
@@ -116,6 +126,9 @@ def make_program(
     reader: dict[tuple[str, int], int] = {}
     read: list[set[tuple[str, int]]] = []  # the instances that each run reads
     for k, name in enumerate(names):
+        if k in idle:
+            read.append(set())
+            continue
         op = graph.ops[graph.op_index(name)]
         read.append({(tensor, maker.get(tensor, -1)) for tensor in op.reads})
         for instance in read[k]:
@@ -135,7 +148,9 @@ def make_program(
         ends = (first[name] == k, last[name] == k)
         until = last.get(f"B{index}", len(names))
         stays = k in saving and all(reader[instance] >= until for instance in read[k])
-        runs.append(BlockRun(name, kind, index, k in saving, *ends, tuple(frees[k]), stays=stays))
+        dying = tuple(frees[k])
+        run = BlockRun(name, kind, index, k in saving, *ends, dying, stays=stays, idle=k in idle)
+        runs.append(replace(run, ends_output=kind == "B" and ("a", index + 1, -1) in dying))
     return BlockProgram(tuple(runs), names.index("loss"))
 
 
@@ -148,6 +163,7 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockP
     at, place = _issue_order(simulation.events.tolist(), names, set(freed[here].tolist()))
     number_of = {run: number for number, run in enumerate(at)}
     saved = {name for name in arrays.tensor_names if name[0] == "r" and "@" not in name}
+    last_reads: set[tuple[str, int]] = set()  # a tensor, and the run that is the last to read it
     frees: list[list[tuple[Tensor, int]]] = [[] for _ in at]
     saving: set[int] = set()
     for i, (tensor, first, last) in enumerate(tensors):
@@ -157,6 +173,7 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockP
         if last < 0:  # it is made, but no run reads it
             frees[number_of[first]].append((_parsed(name, num_parts), number_of[first]))
             continue
+        last_reads.add((name, last))
         if name in saved and names[first][0] == "F":
             saving.add(first)
         if freed[i] < len(place):
@@ -180,7 +197,9 @@ def _with_copies(graph: Graph, simulation: Simulation, num_parts: int) -> BlockP
         ends = (firsts[name] == number, lasts[name] == number)
         dying = tuple(tensor for tensor, _ in frees[number])
         makers = tuple(maker for _, maker in frees[number])
-        runs.append(BlockRun(name, kind, index, run in saving, *ends, dying, makers, moves))
+        this = BlockRun(name, kind, index, run in saving, *ends, dying, makers, moves)
+        ends_output = kind == "B" and (f"a{index + 1}", run) in last_reads
+        runs.append(replace(this, ends_output=ends_output))
     return BlockProgram(tuple(runs), order.index("loss"), has_copies=True)
 
 

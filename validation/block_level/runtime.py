@@ -43,6 +43,9 @@ from .transfers import Mover
 ANCHOR = torch.empty((), requires_grad=True)
 """Makes the outputs of our autograd functions require a gradient; it never gets one itself."""
 
+_START = torch.ones(())
+"""The gradient that starts a block's backward: its value does not matter (see `_Outlet`)."""
+
 
 class Observer(Protocol):
     """An object that is told of every run, before and after it."""
@@ -97,11 +100,13 @@ class StepLayout:
 class _BundleState:
     """Where a bundle finds its inputs while its backward runs, and leaves their gradients.
 
-    `held`: the tensors that the bundle keeps, where they may be copied to the host. `kept`: keys of
-    the storages that it keeps, or will look for.
+    `given`: gradients of the block's output, which the backward takes out. `held`: the tensors that
+    the bundle keeps, where they may be copied to the host. `kept`: keys of the storages that it
+    keeps, or will look for.
     """
 
     inputs: Mapping[int, list[Any]] | None = None
+    given: list[Tensor | None] = field(default_factory=list)
     gradients: dict[int, list[Tensor | None]] = field(default_factory=dict)
     held: list[weakref.ref[_HeldContent]] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
@@ -115,6 +120,11 @@ class _HeldContent:
     def __init__(self, content: Any) -> None:
         self.content = content  # a tensor, a `_Place`, or None while the tensor is elsewhere
 
+    def take_from(self, number: int, value: Any) -> None:
+        """Hold the tensor itself, where it is a view of this value."""
+        if isinstance(self.content, _Place) and self.content.value == number:
+            self.content = self.content.of(leaves_of(value))
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -126,12 +136,18 @@ class _Place:
     stride: tuple[int, ...]
     offset: int
 
+    def of(self, leaves: Sequence[Any]) -> Tensor:
+        """The view of the value's leaf."""
+        source: Tensor = leaves[self.leaf]
+        return source.as_strided(self.size, self.stride, self.offset)
+
 
 @dataclass
 class _Bundle:
-    """The tensors that a forward kept: the autograd graph, held by its output edges."""
+    """The tensors that a forward kept: the autograd graph, held by its outlet."""
 
-    edges: list[Any]  # one for each leaf of the output, None where no gradient flows
+    outlet: Any  # the edge where its backward starts, None where no gradient flows
+    takes: tuple[int, ...]  # the leaves of the output whose gradients go in there
     cell: _BundleState
 
 
@@ -151,6 +167,24 @@ class _Gate(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         ctx.cell.gradients[ctx.value] = [g if g is None else compact(g) for g in gradients]
         return (None, None, None, *(None for _ in gradients))
+
+
+class _Outlet(torch.autograd.Function):
+    """The end of a block, where the gradients of its output go in.
+
+    It takes them from the cell, so that none is held once the block has used it. `backward` holds
+    the gradients that it is called with until it is over, as a plain step does not.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, cell: _BundleState, *outputs: Tensor) -> Tensor:
+        ctx.cell = cell
+        return _START.detach()
+
+    @staticmethod
+    def backward(ctx: Any, _start: Tensor) -> Any:
+        given, ctx.cell.given = ctx.cell.given, []
+        return (None, *given)
 
 
 class BlockStep:
@@ -208,14 +242,29 @@ class BlockStep:
             self.observer.begin(number, run, self)
         if self.copies is not None:
             self.copies.before(run)
-        if run.kind == "F":
+        if run.idle:
+            pass
+        elif run.kind == "F":
             self._forward(run)
         elif run.moves is not None:
             assert self.copies is not None
             self.copies.run(run)
         else:
+            self._release_read_output(run)
             self._backward(run.index)
         self._finish(number, run)
+
+    def _release_read_output(self, run: BlockRun) -> None:
+        """Drop the block's output if only this backward is left to read it.
+
+        The bundle has what the backward needs of it.
+        """
+        if not run.ends_output:
+            return
+        if self.copies is not None:
+            self.copies.drop_output(run.index)
+        else:
+            self.values.pop(run.index + 1, None)
 
     def _finish(self, number: int, run: BlockRun) -> None:
         if self.observer is not None:
@@ -264,7 +313,7 @@ class BlockStep:
             out = part.call(self.inputs, *self._gated(part.reads, cell))
         if self.copies is not None:
             _place_in(cell, index + 1, out)
-        self.bundles[index] = _Bundle(_edges(out), cell)
+        self.bundles[index] = _bundle(out, cell)
         return out
 
     def _gated(self, reads: Sequence[int], cell: _BundleState) -> list[Any]:
@@ -319,7 +368,7 @@ class BlockStep:
         loss, cell = self.layout.loss, _BundleState()
         if loss is None:
             out = self.values[last]
-            self._loss = _Bundle([], cell)
+            self._loss = _Bundle(None, (), cell)
         else:
             with (
                 self._autocast.entered() if self._autocast.devices else _NOTHING,
@@ -327,7 +376,7 @@ class BlockStep:
                 saved_tensors_hooks(*self._packing((last,), cell)),
             ):
                 out = loss(*self._gated((last,), cell), *self.inputs.extra)
-            self._loss = _Bundle(_edges(out), cell)
+            self._loss = _bundle(out, cell)
             if self.layout.releases_output:
                 self._release_output(cell)
         if not isinstance(out, Tensor) or out.numel() != 1:
@@ -358,19 +407,23 @@ class BlockStep:
         if self.layout.loss is None:
             self.gradients[last, last] = [gradient]
             return
-        self.gradients[last, last] = self._pulled(bundle, (last,), [gradient])[last]
+        bundle.cell.given = [gradient]
+        self.gradients[last, last] = self._pulled(bundle, (last,))[last]
 
     # Backward
 
     def _backward(self, index: int) -> None:
         part, bundle = self.layout.parts[index], self.bundles.pop(index)
-        given = self._gradient_of(index + 1)
-        for value, found in self._pulled(bundle, part.reads, given, index + 1).items():
+        given = self._taken_gradient(index + 1)
+        bundle.cell.given = [given[i] for i in bundle.takes]
+        del given
+        for value, found in self._pulled(bundle, part.reads, index + 1).items():
             self.gradients[value, index] = found
 
-    def _gradient_of(self, value: int) -> list[Tensor | None]:
-        """For each leaf of `value`, the sum of the gradients from its consumers."""
-        from_all = [row for (v, _), row in sorted(self.gradients.items()) if v == value]
+    def _taken_gradient(self, value: int) -> list[Tensor | None]:
+        """For each leaf of `value`, the sum of the gradients from its consumers, which go."""
+        places = sorted(place for place in self.gradients if place[0] == value)
+        from_all = [self.gradients.pop(place) for place in places]
         if len(from_all) == 1:
             return from_all[0]
         sums: list[Tensor | None] = []
@@ -380,19 +433,14 @@ class BlockStep:
         return sums
 
     def _pulled(
-        self, bundle: _Bundle, reads: Sequence[int], given: Sequence[Tensor | None], made: int = -1
+        self, bundle: _Bundle, reads: Sequence[int], made: int = -1
     ) -> dict[int, list[Tensor | None]]:
         """Run a bundle's backward; for each value read, gradients of the leaves that need one."""
-        pairs = [
-            (edge, gradient)
-            for edge, gradient in zip(bundle.edges, given, strict=True)
-            if edge is not None and gradient is not None
-        ]
         cell = bundle.cell
-        if pairs:
+        if bundle.outlet is not None and any(gradient is not None for gradient in cell.given):
             there = reads if self.copies is None else (*reads, made)
             cell.inputs = {v: leaves_of(self.values.get(v)) for v in there}
-            torch.autograd.backward([e for e, _ in pairs], [g for _, g in pairs])
+            torch.autograd.backward([bundle.outlet], [_START])
             cell.inputs = None
         found: dict[int, list[Tensor | None]] = {}
         for value in reads:
@@ -409,8 +457,7 @@ class BlockStep:
 
 def _looked_up(place: _Place, cell: _BundleState) -> Tensor:
     assert cell.inputs is not None
-    source: Tensor = cell.inputs[place.value][place.leaf]
-    return source.as_strided(place.size, place.stride, place.offset)
+    return place.of(cell.inputs[place.value])
 
 
 def _holding(
@@ -457,11 +504,15 @@ def _place_in(cell: _BundleState, value: int, out: Any) -> None:
             held.content = _placed(held.content, places) or held.content
 
 
-def _edges(out: Any) -> list[Any]:
-    return [
-        get_gradient_edge(leaf) if isinstance(leaf, Tensor) and leaf.requires_grad else None
-        for leaf in leaves_of(out)
-    ]
+def _bundle(out: Any, cell: _BundleState) -> _Bundle:
+    leaves = leaves_of(out)
+    takes = [i for i, t in enumerate(leaves) if isinstance(t, Tensor) and t.requires_grad]
+    if not takes:
+        return _Bundle(None, (), cell)
+    apply: Any = _Outlet.apply
+    with torch.enable_grad():
+        end = apply(cell, *(leaves[i] for i in takes))
+    return _Bundle(get_gradient_edge(end), tuple(takes), cell)
 
 
 def leaves_of(tree: Any) -> list[Any]:

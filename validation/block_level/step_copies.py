@@ -94,6 +94,17 @@ class Copies:
             if isinstance(held.content, Tensor) and not self._stays(held.content):
                 held.content = None
 
+    def drop_output(self, index: int) -> None:
+        """Drop the output of a block whose backward starts and is the last to read it.
+
+        What its bundle would look for in the output, it holds from now on.
+        """
+        bundle = self.step.bundles.get(index)
+        for held in self._holders(bundle) if bundle is not None else ():
+            held.take_from(index + 1, self.step.values.get(index + 1))
+        if ("a", index + 1) in self.owners:
+            self._free(("a", index + 1))
+
     def _out(self, key: Key) -> None:
         kind, value = key
         self.mover.wait(self.arriving.pop(key, None))
