@@ -17,6 +17,7 @@ from schedsim.simulation.simulator import simulate
 
 from ._cut_model import cut_milp
 from ._cut_table import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
+from ._memory_need import MemoryNeed, largest_need
 from ._milp import milp_work, relaxation_work
 from ._scaling import SolverTimes, solver_times
 
@@ -51,6 +52,8 @@ class CutSearch:
         The fastest schedule seen that fits, and its makespan.
     suggested
         Every schedule looked at, those over budget too: fast schedules to start a repair from.
+    need
+        What is proven about the memory that every schedule needs.
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, order: Order, effort: Effort) -> None:
@@ -65,6 +68,7 @@ class CutSearch:
         self.best: Schedule | None = None
         self.best_s = math.inf
         self.suggested: list[Schedule] = []
+        self.need: MemoryNeed | None = None
         self.cuts: dict[int, Cut] = {}
         self.bound_at: dict[int, float] = {}
         # The first run at or before which the last schedule is over budget, and the repeats there.
@@ -91,8 +95,15 @@ class CutSearch:
 
     def run(self) -> None:
         """Take all steps, each only while there is effort left; the first is always taken."""
+        self.needs()
         self.knapsacks()
         self.solve_milps()
+
+    def needs(self) -> None:
+        """Go back from the ops that need most memory: perhaps no schedule fits."""
+        self.need = largest_need(self.graph, self.budget_bytes, self.effort)
+        if self.need.least_bytes > self.budget_bytes:
+            self.keep(math.inf, f"what {self.graph.op_names[self.need.op]} needs before it", ())
 
     def solve_milps(self) -> None:
         """Solve what follows the knapsacks: relaxations, MILPs of single cuts, then of several."""

@@ -124,6 +124,7 @@ class GraphSearch:
         if np.isfinite(self.bound_s):
             bound = self.effort.part(self._share_of_bound(), watched=_BOUND_SHARE)
             self.cuts = CutSearch(self.graph, self.budget_bytes, self.order, bound)
+            self.cuts.needs()
             self.cuts.knapsacks()
             self._learn(pool)
         # After an interrupt nobody waits for the bound's thread, because its solver cannot be

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
-from schedsim.dataflow.footprint import own_bytes
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
 from schedsim.plans.effort import Effort
@@ -17,16 +15,26 @@ from schedsim.simulation.schedule import Schedule
 
 from ._cut_search import CutSearch
 from ._cut_table import ORDERS, Order
+from ._memory_need import first_runs
 
 
 def as_finite(
-    graph: Graph, bound_s: float, scope: Scope, budget_bytes: int, found: bool
+    graph: Graph,
+    bound_s: float,
+    scope: Scope,
+    budget_bytes: int,
+    *,
+    found: bool,
+    search: CutSearch | None = None,
 ) -> tuple[float, Scope, LeastBudget]:
     """(bound, scope, least budget) of a plan, which may contain finite numbers only.
 
-    An infinite bound proves that no schedule of `scope` fits: the least budget is larger.
+    An infinite bound proves that no schedule of `scope` fits: the least budget is larger. What
+    `search` has proven about memory holds over any schedule.
     """
     need_bytes, op = least_memory_bytes(graph)
+    if search is not None and search.need is not None and search.need.least_bytes > need_bytes:
+        need_bytes, op = search.need.least_bytes, graph.op_names[search.need.op]
     least = LeastBudget(None, op, need_bytes)
     if math.isinf(bound_s):
         assert not found, "there is a schedule, and a proof that there is none"
@@ -96,59 +104,9 @@ def least_memory_bytes(graph: Graph) -> tuple[int, str]:
     >>> least_memory_bytes(graph)
     (12, 'f')
     """
-    arrays = graph.arrays
-    sizes = arrays.tensor_bytes.tolist()
-    # Tensors that cannot be recomputed, one bit for each.
-    lasting = [
-        t
-        for t, producer in enumerate(arrays.tensor_producer.tolist())
-        if producer < 0 or arrays.op_once[producer]
-    ]
-    bit = {t: 1 << i for i, t in enumerate(lasting)}
-    results = sum(bit[t] for t in lasting if arrays.tensor_result[t])
-    reads, writes = [], []
-    for i in range(graph.num_ops):
-        reads.append(arrays.read_tensor[arrays.read_start[i] : arrays.read_start[i + 1]].tolist())
-        writes.append(
-            arrays.write_tensor[arrays.write_start[i] : arrays.write_start[i + 1]].tolist()
-        )
-    producer_of = arrays.tensor_producer.tolist()
-    inputs = sum(bit[t] for t in lasting if producer_of[t] < 0)
-    written = [inputs] * graph.num_ops  # written by ancestors, and graph inputs
-    for i in range(graph.num_ops):
-        for t in reads[i]:
-            if producer_of[t] >= 0:
-                before = producer_of[t]
-                written[i] |= written[before] | sum(bit.get(w, 0) for w in writes[before])
-    wanted = [results] * graph.num_ops  # read by descendants, and results
-    for i in range(graph.num_ops - 1, -1, -1):
-        all_wanted = wanted[i] | sum(bit.get(t, 0) for t in reads[i])
-        for t in reads[i]:
-            if producer_of[t] >= 0:
-                wanted[producer_of[t]] |= all_wanted
-    own = own_bytes(graph).tolist()
-    best, best_op = -1, 0
-    seen: dict[int, int] = {}
-    for i in range(graph.num_ops):
-        across = written[i] & wanted[i]
-        beside = across & ~sum(bit.get(t, 0) for t in reads[i])
-        if beside not in seen:
-            seen[beside] = sum(sizes[lasting[k]] for k in _bits(beside))
-        need = own[i] + seen[beside]
-        for t in writes[i]:
-            source = int(arrays.tensor_takes_over[t])
-            if source >= 0 and not arrays.tensor_optional[t] and not bit.get(source, 0) & across:
-                need -= min(sizes[t], sizes[source])
-        if need > best:
-            best, best_op = need, i
-    return graph.static_bytes + best, graph.op_names[best_op]
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+    need_bytes = first_runs(graph).need_bytes
+    largest = max(need_bytes)
+    return graph.static_bytes + largest, graph.op_names[need_bytes.index(largest)]
 
 
 def time_bound_s(

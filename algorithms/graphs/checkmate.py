@@ -135,7 +135,12 @@ def checkmate(
             )
         search.solve(passes)
     bound_s, scope, least = as_finite(
-        graph, search.bound_s, search.scope, budget_bytes, search.best is not None
+        graph,
+        search.bound_s,
+        search.scope,
+        budget_bytes,
+        found=search.best is not None,
+        search=search.cuts,
     )
     return make_plan(
         graph,
@@ -160,6 +165,7 @@ class _StagedSearch:
         self.best: Schedule | None = None
         self.best_s = math.inf
         self.bound_s, self.scope = graph.store_all_s, FIXED_ORDER
+        self.cuts: CutSearch | None = None
 
     def is_proven(self) -> bool:
         """Whether nothing better is possible."""
@@ -183,11 +189,11 @@ class _StagedSearch:
             self.widen_bound(math.inf)
             return
         with self.effort.part(share) as part:
-            search = CutSearch(self.graph, self.budget_bytes, "fixed", part)
-            search.run()
-        self.widen_bound(search.bound_s)
-        if search.best is not None:
-            self.consider(search.best)
+            self.cuts = CutSearch(self.graph, self.budget_bytes, "fixed", part)
+            self.cuts.run()
+        self.widen_bound(self.cuts.bound_s)
+        if self.cuts.best is not None:
+            self.consider(self.cuts.best)
 
     def solve(self, passes: int) -> None:
         """Solve the relaxation, round it, then solve the MILP in whole numbers."""

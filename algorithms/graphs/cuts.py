@@ -65,6 +65,7 @@ def cuts(
     given = effort.to_options()
     best: Schedule | None = Schedule.store_all(graph)
     bound_s, how = graph.store_all_s, "store-all time"
+    search: CutSearch | None = None
     if simulate(graph, Schedule.store_all(graph)).peak_bytes > budget_bytes:
         best = None
         if budget_bytes < least_memory_bytes(graph)[0]:
@@ -73,7 +74,9 @@ def cuts(
             search = CutSearch(graph, budget_bytes, order, effort)
             search.run()
             best, bound_s, how = search.best, search.bound_s, search.how
-    bound_s, scope, least = as_finite(graph, bound_s, scope, budget_bytes, best is not None)
+    bound_s, scope, least = as_finite(
+        graph, bound_s, scope, budget_bytes, found=best is not None, search=search
+    )
     return make_plan(
         graph,
         budget_bytes,

@@ -153,7 +153,7 @@ def with_recomputed(graph: Graph, budget_bytes: int, planner: Callable[[Graph, i
         _bound_s(graph, split.again, budget_bytes),
         FIXED_ORDER,
         budget_bytes,
-        schedule is not None,
+        found=schedule is not None,
     )
     op = (plan.least.op or "").removesuffix(AGAIN) or None
     least = LeastBudget(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,16 +9,14 @@ from typing import Any
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError
 from schedsim.plans.effort import Effort
-from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.progress import current
-from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from ._cut_table import Order
-from .bounds import check_order, scope_of
+from .bounds import as_finite, check_order, scope_of
 
 
 @timed()
@@ -122,13 +119,9 @@ def local_search(
     best = search.best()
     if best is not None:
         current().report(simulate(graph, best).makespan_s)  # the best may not come from a walker
-    lower_bound_s = search.bound_s
-    least = LeastBudget(None, search.least_op, search.least_bytes)
-    if math.isinf(lower_bound_s):
-        assert best is None, "there is a schedule, and a proof that there is none"
-        if search.least_bytes <= budget_bytes:
-            least = LeastBudget(None, None, budget_bytes + 1, scope)
-        lower_bound_s, scope = graph.store_all_s, ANY_SCHEDULE
+    lower_bound_s, scope, least = as_finite(
+        graph, search.bound_s, scope, budget_bytes, found=best is not None, search=search.cuts
+    )
     options: dict[str, Any] = {"order": order, **given}
     record = SearchRecord(
         num_moves=search.moves, ended_by=effort.ended_by, bound_by=search.bound_how

@@ -129,6 +129,7 @@ def moccasin(
             if simulation.peak_bytes <= budget_bytes and simulation.makespan_s < best_s:
                 best, best_s = schedule, simulation.makespan_s
     bound_s = graph.store_all_s
+    cuts: CutSearch | None = None
     if best_s > bound_s and budget_bytes < least_memory_bytes(graph)[0]:
         bound_s = math.inf
     elif best_s > bound_s:
@@ -153,7 +154,9 @@ def moccasin(
         proven_s = min(proven_s, best_s)  # the best plan may come from outside the class
         if proven_s > bound_s * (1 + OPTIMALITY_TOLERANCE):
             bound_s, scope = proven_s, retention_scope(order, num_intervals)
-    bound_s, scope, least = as_finite(graph, bound_s, scope, budget_bytes, best is not None)
+    bound_s, scope, least = as_finite(
+        graph, bound_s, scope, budget_bytes, found=best is not None, search=cuts
+    )
     options = {"order": order, **given, "num_intervals": num_intervals}
     return make_plan(
         graph,

@@ -1,0 +1,221 @@
+"""What must be in memory before an op can run, found by going back from the op.
+
+Take any schedule, a moment in it, and a set S of tensors that are alive then. Go back to the
+latest run that writes a tensor of S. While it runs, the rest of S is alive beside what it reads
+and writes; just before it, the rest of S and what it reads are alive. So going back from the first
+run of an op, every schedule walks through such sets, down to one that no op writes. Which op is
+the latest is the schedule's choice; the walk whose largest run is smallest bounds the peak of all
+schedules from below. In a graph of which nothing has to outlive its readers, it is the least
+memory itself.
+
+The walk is found by a search in the order of the largest run so far, so that a search that is
+stopped has proven the size that it has come to.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.dataflow.footprint import least_own_bytes, own_bytes
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.effort import Effort
+
+# How many ops are looked at, those that need most first, and how many sets for each of them. The
+# next step follows where the one before has come so close to the budget.
+_STEPS = ((200, 8), (32, 128), (4, 2048), (1, 16384))
+_CLOSE = 0.75
+
+# Sets that a core goes through in about a second, and the share of what is left for one step.
+_SETS_PER_UNIT, _SHARE = 20_000.0, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """What is proven about the peak of every schedule.
+
+    Attributes
+    ----------
+    op
+        The op that the proof goes back from.
+    least_bytes
+        Every schedule has a peak of at least this.
+    exact
+        Whether the search has come to its end.
+    num_sets
+        Sets gone through.
+    """
+
+    op: int
+    least_bytes: int
+    exact: bool = False
+    num_sets: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class FirstRuns:
+    """What is alive during the first run of each op; sets of tensors are the bits of integers.
+
+    While an op runs for the first time, these are alive besides static bytes: its inputs, outputs
+    and workspace; graph inputs that the op or a descendant reads, or that are results; and tensors
+    that its ancestors which run only once have written for its descendants or as results.
+
+    Attributes
+    ----------
+    lasting : list of int
+        Tensors that cannot be recomputed.
+    across : list of int
+        For each op, those of `lasting` that are alive, as bits in the order of that list.
+    need_bytes : list of int
+        For each op, the sum, without static bytes.
+    """
+
+    lasting: list[int]
+    across: list[int]
+    need_bytes: list[int]
+
+
+def first_runs(graph: Graph) -> FirstRuns:
+    """O(ops + reads), times the number of graph inputs and outputs of ``once`` ops over 64."""
+    arrays = graph.arrays
+    sizes = arrays.tensor_bytes.tolist()
+    lasting = [
+        t
+        for t, producer in enumerate(arrays.tensor_producer.tolist())
+        if producer < 0 or arrays.op_once[producer]
+    ]
+    bit = {t: 1 << i for i, t in enumerate(lasting)}
+    results = sum(bit[t] for t in lasting if arrays.tensor_result[t])
+    reads, writes = _split(arrays.read_tensor, arrays.read_start), _written(graph)
+    producer_of = arrays.tensor_producer.tolist()
+    inputs = sum(bit[t] for t in lasting if producer_of[t] < 0)
+    written = [inputs] * graph.num_ops  # written by ancestors, and graph inputs
+    for i in range(graph.num_ops):
+        for t in reads[i]:
+            if producer_of[t] >= 0:
+                before = producer_of[t]
+                written[i] |= written[before] | sum(bit.get(w, 0) for w in writes[before])
+    wanted = [results] * graph.num_ops  # read by descendants, and results
+    for i in range(graph.num_ops - 1, -1, -1):
+        all_wanted = wanted[i] | sum(bit.get(t, 0) for t in reads[i])
+        for t in reads[i]:
+            if producer_of[t] >= 0:
+                wanted[producer_of[t]] |= all_wanted
+    need_bytes = own_bytes(graph).tolist()
+    across = [one & other for one, other in zip(written, wanted, strict=True)]
+    seen: dict[int, int] = {}
+    for i in range(graph.num_ops):
+        beside = across[i] & ~sum(bit.get(t, 0) for t in reads[i])
+        if beside not in seen:
+            seen[beside] = sum(sizes[lasting[k]] for k in _members(beside))
+        need_bytes[i] += seen[beside]
+        for t in writes[i]:
+            source = int(arrays.tensor_takes_over[t])
+            lasts = source >= 0 and bit.get(source, 0) & across[i]
+            if source >= 0 and not arrays.tensor_optional[t] and not lasts:
+                need_bytes[i] -= min(sizes[t], sizes[source])
+    return FirstRuns(lasting, across, need_bytes)
+
+
+class NeedSearch:
+    """The searches for the ops of one graph; sets of tensors are the bits of integers."""
+
+    def __init__(self, graph: Graph) -> None:
+        arrays = graph.arrays
+        self.static_bytes = graph.static_bytes
+        self.first = first_runs(graph)
+        self.sizes = arrays.tensor_bytes.tolist()
+        self.producer = arrays.tensor_producer.tolist()
+        self.own = least_own_bytes(graph).tolist()
+        self.reads = [_mask(part) for part in _split(arrays.read_tensor, arrays.read_start)]
+        self.writes = [_mask(part) for part in _written(graph)]
+        self.inputs = _mask(np.flatnonzero(arrays.tensor_producer < 0).tolist())
+
+    def bytes_of(self, tensors: int) -> int:
+        """The bytes of a set of tensors."""
+        return sum(self.sizes[tensor] for tensor in _members(tensors))
+
+    def need(self, op: int, most_sets: int, enough_bytes: int) -> MemoryNeed:
+        """The least peak of any way to the first run of `op`.
+
+        The search ends after `most_sets`, or where more than `enough_bytes` are proven.
+        """
+        start = self.reads[op]
+        start |= _mask(self.first.lasting[k] for k in _members(self.first.across[op]))
+        heap = [(self.first.need_bytes[op], self.bytes_of(start), start)]
+        seen = {start}
+        num_sets = 0
+        while True:
+            largest, size, alive = heapq.heappop(heap)
+            least_bytes, done = self.static_bytes + largest, not alive & ~self.inputs
+            if done or num_sets == most_sets or least_bytes > enough_bytes:
+                return MemoryNeed(op, least_bytes, done, num_sets)
+            num_sets += 1
+            for run_bytes, before_bytes, before in self._before(alive, size):
+                if before not in seen:
+                    seen.add(before)
+                    heapq.heappush(heap, (max(largest, run_bytes), before_bytes, before))
+
+    def _before(self, alive: int, size: int) -> Iterator[tuple[int, int, int]]:
+        """For each op that may have run last: bytes during its run, and the set before it."""
+        for op in sorted({self.producer[tensor] for tensor in _members(alive & ~self.inputs)}):
+            reads = self.reads[op]
+            rest = alive & ~self.writes[op]
+            rest_bytes = size - self.bytes_of(alive & self.writes[op])
+            run_bytes = self.own[op] + rest_bytes - self.bytes_of(rest & reads)
+            yield run_bytes, rest_bytes + self.bytes_of(reads & ~rest), rest | reads
+
+
+def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
+    """The largest need of an op that is proven; the search ends where nothing fits the budget.
+
+    Which ops are looked at, and how far, is a matter of the effort, and of how close the budget is
+    to what is known; what is proven holds anyhow, over schedules in any order.
+
+    Notes
+    -----
+    O(tensors alive and what their ops read) for a set.
+    """
+    search = NeedSearch(graph)
+    static_bytes = graph.static_bytes
+    needs = [MemoryNeed(op, static_bytes + n) for op, n in enumerate(search.first.need_bytes)]
+    for num_ops, most_sets in _STEPS:
+        needs.sort(key=lambda need: (-need.least_bytes, need.op))
+        if not _CLOSE * budget_bytes <= needs[0].least_bytes <= budget_bytes:
+            break
+        some = [k for k, need in enumerate(needs) if not need.exact][:num_ops]
+        if not effort.allows(len(some) * most_sets / _SETS_PER_UNIT / _SHARE):
+            break
+        for k in some:
+            needs[k] = search.need(needs[k].op, most_sets, budget_bytes)
+            effort.spend(needs[k].num_sets / _SETS_PER_UNIT)
+            if needs[k].least_bytes > budget_bytes:
+                return needs[k]
+    return max(needs, key=lambda need: need.least_bytes)
+
+
+def _split(items: NDArray[np.int64], start: NDArray[np.int64]) -> list[list[int]]:
+    return [part.tolist() for part in np.split(items, start[1:-1])]
+
+
+def _written(graph: Graph) -> list[list[int]]:
+    arrays = graph.arrays
+    return _split(arrays.write_tensor, arrays.write_start)
+
+
+def _mask(tensors: Iterable[int]) -> int:
+    found = 0
+    for tensor in tensors:
+        found |= 1 << tensor
+    return found
+
+
+def _members(tensors: int) -> Iterator[int]:
+    while tensors:
+        low = tensors & -tensors
+        yield low.bit_length() - 1
+        tensors ^= low

@@ -1,0 +1,111 @@
+"""What must be in memory before an op, against all schedules of small graphs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from chains import random_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedsim.algorithms.exhaustive import exhaustive
+from schedsim.algorithms.graphs._memory_need import NeedSearch, first_runs, largest_need
+from schedsim.algorithms.graphs.cuts import cuts
+from schedsim.algorithms.graphs.local_search import local_search
+
+from schedsim import Graph, Op, Schedule, simulate
+from schedsim.plans.effort import Effort
+
+
+def fan_in(width: int) -> Graph:
+    """Two long lines that meet: one end waits while the other line is made from a wide op."""
+    ops = [Op("a", writes={"a": 1})]
+    ops += [Op(f"w{i}", writes={f"w{i}": 10}) for i in range(width)]
+    ops.append(Op("b", reads=tuple(f"w{i}" for i in range(width)), writes={"b": 30}))
+    ops.append(Op("c", reads=("a",), writes={"c": 30}))
+    ops.append(Op("d", "backward", reads=("b", "c"), writes={"d": 20}))
+    return Graph("meeting", tuple(ops))
+
+
+def test_one_line_waits_for_the_other():
+    """By hand: d needs 80 by itself; b needs 60 more than its own 30 before it, c only 31."""
+    graph = fan_in(6)
+    search = NeedSearch(graph)
+    assert max(search.first.need_bytes) == 90  # b: six of 10, and 30
+    need = search.need(graph.num_ops - 1, 1000, 10**9)
+    assert (need.least_bytes, need.exact) == (90, True)  # b first, then c beside it
+    # Where c is as hard to make as b, one of the two waits while the other is made.
+    harder = [replace(op, workspace_bytes=45) if op.name == "c" else op for op in graph]
+    need = NeedSearch(Graph("harder", tuple(harder))).need(graph.num_ops - 1, 1000, 10**9)
+    assert (need.least_bytes, need.exact) == (106, True)  # 1 + 30 + 45 beside b's 30
+
+
+@given(seed=st.integers(0, 10**12))
+@settings(max_examples=60, deadline=None)
+def test_no_schedule_needs_less(seed):
+    """Every op's need, at every stop of its search, holds for graphs with every feature."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, int(rng.integers(2, 8)))
+    search = NeedSearch(graph)
+    most = int(rng.choice([0, 1, 3, 1000]))
+    needs = [search.need(op, most, 10**9) for op in range(graph.num_ops)]
+    assert all(
+        need.least_bytes >= graph.static_bytes + first
+        for need, first in zip(needs, search.first.need_bytes, strict=True)
+    )
+    largest = max(need.least_bytes for need in needs)
+    assert not exhaustive(graph, largest - 1).feasible
+
+
+@given(seed=st.integers(0, 10**12))
+@settings(max_examples=50, deadline=None)
+def test_where_nothing_lasts_it_is_the_least_memory(seed):
+    """Every op made from nothing is a schedule, so that the largest need is enough."""
+    rng = np.random.default_rng(seed)
+    given_graph = random_graph(rng, int(rng.integers(2, 8)))
+    ops = tuple(
+        replace(op, once=False, optional=(), in_place={}, saving_workspace_bytes=None)
+        for op in given_graph
+    )
+    made = {name for op in ops for name in op.writes}
+    ops = tuple(replace(op, reads=tuple(n for n in op.reads if n in made)) for op in ops)
+    graph = Graph("nothing lasts", ops, static_bytes=given_graph.static_bytes)
+    search = NeedSearch(graph)
+    needs = [search.need(op, 10**6, 10**9) for op in range(graph.num_ops)]
+    assert all(need.exact for need in needs)
+    least = max(need.least_bytes for need in needs)
+    assert exhaustive(graph, least).feasible
+    assert not exhaustive(graph, least - 1).feasible
+
+
+def test_it_stops_with_what_is_proven():
+    """A search that is stopped has proven no more than a longer one, and says so."""
+    rng = np.random.default_rng(3)
+    graph = random_graph(rng, 14)
+    search = NeedSearch(graph)
+    op = int(np.argmax(search.first.need_bytes))
+    sizes = [search.need(op, most, 10**9).least_bytes for most in (0, 2, 8, 64, 10**6)]
+    assert sizes == sorted(sizes)
+    some = search.need(op, 10**6, sizes[0] - 1)
+    assert some.num_sets == 0
+    assert some.least_bytes == sizes[0]
+
+
+def test_planners_say_that_nothing_fits():
+    """Where the cuts see nothing, going back from an op proves it, over any schedule."""
+    ops = [replace(op, workspace_bytes=45) if op.name == "c" else op for op in fan_in(3)]
+    graph = Graph("harder", tuple(ops))
+    assert max(first_runs(graph).need_bytes) == 80
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    least = largest_need(graph, 100, Effort(1.0)).least_bytes
+    assert 80 < least <= peak
+    assert exhaustive(graph, least).feasible
+    assert not exhaustive(graph, least - 1).feasible
+    for planner in (cuts, local_search):
+        for order in ("fixed", "free"):
+            plan = planner(graph, least - 1, order=order, effort=0.2)
+            assert plan.proven_infeasible
+            assert plan.least.floor_bytes == least
+            assert str(plan.least.scope) == "any schedule"
+            assert math.isfinite(plan.lower_bound_s)
