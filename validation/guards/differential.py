@@ -354,7 +354,7 @@ def _difference(
         tolerance = _ROUNDING.get(a.dtype, 0.0)
         near = off <= tolerance or _is_noise(name, a, b, expected.gradients)
         if not near and exact is not None:
-            near = exact.accepts(name, a, b, _relative, tolerance)
+            near = exact.accepts(name, a, b, tolerance)
         if not near:
             return Difference(f"{name} is off by {off:.1e} of its largest entry")
         if not rounded:

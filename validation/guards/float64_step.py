@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 
 from ..torch_private.pytrees import tree_map
 
-Step = Callable[..., Tensor]
+_ZERO = 1e-3
+"""A result that is this share of the plain step's error in float64 is zero."""
+_ORDERS = 8
+"""Times the plain step's rounding that another order of additions may leave of zero."""
 
 
 class Float64Step:
@@ -20,6 +24,8 @@ class Float64Step:
     Some steps have results that rounding moves far: an input of a ReLU that is zero but for
     rounding opens the gate in one order of additions and closes it in another. Where two steps
     in float32 differ by more than rounding should, the step in float64 tells which one is off.
+    Other results are zero but for rounding, as is the running mean behind a second normalisation:
+    the plain step has no digits of them, and another order of additions gives others.
 
     Parameters
     ----------
@@ -32,7 +38,8 @@ class Float64Step:
         Number of results that were accepted.
     planned_off, plain_off
         The largest distances of the planned and of the plain step from float64 among the results
-        that were asked for and accepted, as shares of the largest entry.
+        that were asked for and accepted, as shares of the largest entry. Results that are zero but
+        for rounding have no such share.
     """
 
     def __init__(self, run: Callable[[], Mapping[str, Tensor]]) -> None:
@@ -41,22 +48,15 @@ class Float64Step:
         self.accepted = 0
         self.planned_off = self.plain_off = 0.0
 
-    def accepts(
-        self,
-        name: str,
-        plain: Tensor,
-        planned: Tensor,
-        distance: Callable[[Tensor, Tensor], float],
-        tolerance: float,
-    ) -> bool:
+    def accepts(self, name: str, plain: Tensor, planned: Tensor, tolerance: float) -> bool:
         """Whether the result `planned` is as exact as `plain`, or within `tolerance` of float64.
 
         Parameters
         ----------
         name
             The result's.
-        distance
-            Of two tensors, as a share of the largest entry.
+        tolerance
+            A share of the largest entry.
         """
         if self._results is None:
             try:
@@ -67,12 +67,18 @@ class Float64Step:
         wider = exact is not None and torch.finfo(exact.dtype).eps < _eps(plain)
         if exact is None or not wider or exact.shape != plain.shape:
             return False
-        of_plain, of_planned = distance(exact, plain), distance(exact, planned)
-        if not of_planned <= max(of_plain, tolerance):
+        # Of one scale for both: shares of each result's own largest entry would all be 1 at zero.
+        largest = max(_most(exact), _most(plain))
+        of_plain, of_planned = _distance(exact, plain), _distance(exact, planned)
+        if not largest or not isfinite(of_plain) or not isfinite(of_planned):
+            return False
+        zero = _most(exact) <= _ZERO * of_plain
+        if of_planned > (_ORDERS * of_plain if zero else max(of_plain, tolerance * largest)):
             return False
         self.accepted += 1
-        self.planned_off = max(self.planned_off, of_planned)
-        self.plain_off = max(self.plain_off, of_plain)
+        if not zero:
+            self.planned_off = max(self.planned_off, of_planned / largest)
+            self.plain_off = max(self.plain_off, of_plain / largest)
         return True
 
 
@@ -91,6 +97,26 @@ def in_float64(value: Any) -> Any:
         return leaf
 
     return tree_map(wide, value)
+
+
+def _distance(exact: Tensor, found: Tensor) -> float:
+    """The largest difference among entries that are finite; infinite if others are in each."""
+    a, b = (_dense(tensor).to(exact.dtype) for tensor in (exact, found))
+    if not torch.equal(a.isfinite(), b.isfinite()):
+        return inf
+    there = a.isfinite()
+    return float((a[there] - b[there]).abs().max()) if bool(there.any()) else inf
+
+
+def _most(tensor: Tensor) -> float:
+    """The largest entry among those that are finite."""
+    tensor = _dense(tensor)
+    there = tensor[tensor.isfinite()]
+    return float(there.abs().max()) if there.numel() else 0.0
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def _eps(tensor: Tensor) -> float:

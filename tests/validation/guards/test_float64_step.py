@@ -122,3 +122,55 @@ def test_the_model_and_inputs_stay_in_their_own_format(cancelling):
     assert wide.weight.dtype == x.dtype == torch.float64
     assert x.requires_grad
     assert model.weight.dtype == inputs[0].dtype == torch.float32
+
+
+class NormalisedTwice(nn.Module):
+    """Numbers whose mean is zero, and whose mean is a buffer: another order gives other roundings.
+
+    Attributes
+    ----------
+    way
+        How the mean is computed: ``"plain"``, in another order, or wrongly.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("mean", torch.zeros(4))
+        self.way = "plain"
+
+    def forward(self, x):
+        y = x - x.mean(0)
+        mean = y.flip(0).cumsum(0)[-1] if self.way == "other order" else y.cumsum(0)[-1]
+        if self.way == "wrong":
+            mean = mean + 1e-3
+        with torch.no_grad():
+            self.mean.copy_(mean / len(x))
+        return y * self.weight
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_buffer_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(seed):
+    """Neither rounding of it is the better one, and a number that is no rounding is refused."""
+    torch.manual_seed(seed)
+    model, x = NormalisedTwice(), torch.randn(257, 4)
+
+    def step_of(module, way):
+        def step(x):
+            module.way = way
+            return module(x).square().mean()
+
+        return step
+
+    def results():
+        wide = in_float64(model)
+        return Both(wide, None, None).results(step_of(wide, "plain"), in_float64((x,)), {})
+
+    def difference(one, other):
+        both, exact = Both(model, None, None), Float64Step(results)
+        steps = step_of(model, one), step_of(model, other)
+        return both.difference(*steps, (x,), {}, rounded=True, exact=exact)
+
+    assert difference("plain", "other order") is None
+    assert difference("other order", "plain") is None
+    assert "buffer mean" in str(difference("plain", "wrong"))
