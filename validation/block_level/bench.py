@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..measure import Meter
+from ..measure import Meter, storage_bytes
 from ..ranks import ALONE, Ranks
 from ..torch_private.pytrees import tree_flatten, tree_map_only
 from .block_program import BlockProgram
@@ -109,6 +109,9 @@ class Bench:
         self.meter, self.device = meter, device
         self.ranks = ranks
         self.releases_output = False
+        shared = {id(p): p for group in layout.shared for p in group}
+        self.resident = frozenset(i for i, p in shared.items() if p.grad is not None)
+        self.summed_bytes: dict[int, int] = {}
         self.rows: list[Measured] = []
 
     def measure_bytes(self, values: list[Any]) -> list[Measured]:
@@ -135,6 +138,7 @@ class Bench:
     def _step(self, values: list[Any], *, has_copies: bool = False) -> BlockStep:
         mover = Mover(self.device) if has_copies else None
         step = BlockStep(self.layout, BlockProgram((), 0, has_copies), self.inputs, None, mover)
+        step.resident = self.resident
         step.values = dict(enumerate(values))
         del step.values[0]
         return step
@@ -175,8 +179,15 @@ class Bench:
             free_gathered()
 
         consumers = [c for c, other in enumerate(self.layout.parts) if i + 1 in other.reads]
+        summed = self._summed(i)
+        before: list[Tensor | None] = []
 
         def give() -> Any:
+            # The meter does not see the end of what is older than its reading: gradients that the
+            # backward adds to are made anew.
+            for parameter, gradient in summed:
+                before.append(gradient)
+                parameter.grad = gradient.clone()
             needs = self.layout.needs_gradient[i + 1]
             leaves = tree_flatten(step.values[i + 1])[0]
             for consumer in consumers or [num]:
@@ -188,9 +199,16 @@ class Bench:
         def backward() -> Any:
             del step.values[i + 1]  # as a step drops it
             step._backward(i)
+            before.clear()
             return step.gradients
 
         return forward, saving, give, backward
+
+    def _summed(self, i: int) -> list[tuple[Any, Tensor]]:
+        """Parameters of part `i` with the gradients of later parts that its backward adds to."""
+        shared = self.layout.shared[i] if self.layout.shared else ()
+        there = [(p, p.grad) for p in shared if id(p) not in self.resident]
+        return [(p, gradient) for p, gradient in there if gradient is not None]
 
     def _can_release_output(self, values: list[Any]) -> bool:
         """Whether nothing keeps the model's output beyond the forward of the loss."""
@@ -221,6 +239,8 @@ class Bench:
     def _counts(self, i: int, values: list[Any]) -> Counts:
         self.made.forget()
         forward, saving, give, backward = map(self._paused, self._ops(i, values))
+        if forward is not None:
+            self.summed_bytes[i] = storage_bytes([gradient for _, gradient in self._summed(i)])
         if forward is None:  # the loss
             first, second = self.meter.read(saving, backward)
             return Counts(0, first.peak_bytes, 0, second.peak_bytes)
@@ -263,5 +283,6 @@ class Bench:
         consumers = max(1, sum(i + 1 in part.reads for part in self.layout.parts))
         written = sum(sizes[value] for value in self.layout.parts[i].reads if value)
         charged = row.saved_bytes + consumers * out + written + row.made_bytes
+        charged += self.summed_bytes[i]
         # Negative where the bundle is freed while gradients are made.
         row.backward_workspace_bytes = max(backward - charged, -written - row.made_bytes)

@@ -31,6 +31,7 @@ from .gradients_made import (
     MadeGradients,
     forget_gradients,
     own_gradients,
+    shared_parameters,
     trained_parameters,
 )
 from .lowering import lowered
@@ -253,6 +254,7 @@ def capture_chain(
         sizes = Sizes.of(parts, values, step, model, loss)
         needs = sizes.needs_gradient
         layout = StepLayout(parts, loss, num_extra, needs, state, devices, python, sharding)
+        layout = replace(layout, shared=shared_parameters(parts, loss))
         if sharding is not None and meter is None and device.type == "cpu":
             meter = "allocator"  # the storages of sharded parameters are emptied and filled again
         chosen = get_meter(meter, device)

@@ -12,6 +12,7 @@ from torch import nn
 from ..guards.differential import without_step_hooks
 from ..measure import storage_bytes
 from ..measure.storage import local
+from .parts import Part
 
 
 def trained_parameters(model: nn.Module, loss: Any) -> list[nn.Parameter]:
@@ -19,6 +20,24 @@ def trained_parameters(model: nn.Module, loss: Any) -> list[nn.Parameter]:
     found = [*model.parameters()]
     found += [*loss.parameters()] if isinstance(loss, nn.Module) else []
     return [p for p in dict.fromkeys(found) if p.requires_grad]
+
+
+def shared_parameters(parts: Sequence[Part], loss: Any) -> tuple[tuple[nn.Parameter, ...], ...]:
+    """For each part, the trained parameters that a later part or the loss uses, too.
+
+    Empty where parameters are sharded: what holds their gradients is not ours.
+    """
+    later: dict[int, nn.Parameter] = {}
+    if isinstance(loss, nn.Module):
+        later = {id(p): p for p in loss.parameters()}
+    found: list[tuple[nn.Parameter, ...]] = []
+    for part in reversed(parts):
+        own = {id(p): p for module in part.modules for p in module.parameters() if p.requires_grad}
+        if any(local(p) is not p for p in own.values()):
+            return ()
+        found.append(tuple(p for key, p in own.items() if key in later))
+        later |= own
+    return tuple(reversed(found)) if any(found) else ()
 
 
 def forget_gradients(model: nn.Module, loss: Any) -> None:

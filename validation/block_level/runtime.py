@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from schedsim.errors import SchedsimError
 
 from ..guards.state import NO_PLACES, Places
+from ..torch_private.module_tables import gradient_hooks
 from ..torch_private.pytrees import tree_flatten, tree_map_only, tree_unflatten
 from ..torch_private.storage_refs import storage_key
 from .block_program import BlockProgram, BlockRun
@@ -83,6 +84,8 @@ class StepLayout:
         Where parameters are sharded over ranks: which parameters each part gathers.
     releases_output
         Whether the model's output is dropped after the forward of the loss, if nothing keeps it.
+    shared
+        For each part, the parameters that a later part uses, too (`shared_parameters`).
     """
 
     parts: Sequence[Part]
@@ -94,19 +97,23 @@ class StepLayout:
     python: Places = NO_PLACES
     sharding: Sharding | None = None
     releases_output: bool = False
+    shared: Sequence[tuple[nn.Parameter, ...]] = ()
 
 
 @dataclass
 class _BundleState:
     """Where a bundle finds its inputs while its backward runs, and leaves their gradients.
 
-    `given`: gradients of the block's output, which the backward takes out. `held`: the tensors that
+    `given`: gradients of the block's output, which the backward takes out. `summing`: parameters
+    to whose gradients the backward adds, by the engine's own sums. `held`: the tensors that
     the bundle keeps, where they may be copied to the host. `kept`: keys of the storages that it
     keeps, or will look for.
     """
 
     inputs: Mapping[int, list[Any]] | None = None
     given: list[Tensor | None] = field(default_factory=list)
+    summing: tuple[nn.Parameter, ...] = ()
+    resident: frozenset[int] = frozenset()
     gradients: dict[int, list[Tensor | None]] = field(default_factory=dict)
     held: list[weakref.ref[_HeldContent]] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
@@ -173,7 +180,9 @@ class _Outlet(torch.autograd.Function):
     """The end of a block, where the gradients of its output go in.
 
     It takes them from the cell, so that none is held once the block has used it. `backward` holds
-    the gradients that it is called with until it is over, as a plain step does not.
+    the gradients that it is called with until it is over, as a plain step does not. The gradients
+    that later blocks have made for parameters of this one go in, too: so autograd adds to them in
+    place, as it does in a plain step, and does not make a sum of its own first.
     """
 
     @staticmethod
@@ -184,7 +193,21 @@ class _Outlet(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _start: Tensor) -> Any:
         given, ctx.cell.given = ctx.cell.given, []
-        return (None, *given)
+        return (None, *given, *(_taken(p, ctx.cell.resident) for p in ctx.cell.summing))
+
+
+def _taken(parameter: nn.Parameter, resident: frozenset[int]) -> Tensor | None:
+    """The gradient of a parameter, which it has no longer; ``None`` for one to leave alone.
+
+    Left alone are gradients from before the step, and those that somebody watches, as the hooks of
+    other ranks may, which cannot be seen.
+    """
+    gradient = parameter.grad
+    ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if gradient is None or id(parameter) in resident or gradient_hooks(parameter) or ranks:
+        return None
+    parameter.grad = None
+    return gradient
 
 
 class BlockStep:
@@ -210,6 +233,8 @@ class BlockStep:
         self._buffers: dict[int, Buffers] = {}
         self._python: dict[int, list[Any]] = {}
         self._loss: _Bundle | None = None
+        shared = {id(p): p for group in layout.shared for p in group}
+        self.resident = frozenset(i for i, p in shared.items() if p.grad is not None)
 
     def forward(self) -> Tensor:
         """Run the schedule up to the loss, and return the loss."""
@@ -307,7 +332,8 @@ class BlockStep:
         return run.stays and layout.sharding is None and not asked
 
     def _saving(self, part: Part, index: int, left_alone: bool = False) -> Any:
-        cell = _BundleState()
+        shared = self.layout.shared
+        cell = _BundleState(summing=shared[index] if shared else (), resident=self.resident)
         hooks = _NOTHING if left_alone else saved_tensors_hooks(*self._packing(part.reads, cell))
         with torch.enable_grad(), hooks:
             out = part.call(self.inputs, *self._gated(part.reads, cell))
@@ -511,7 +537,7 @@ def _bundle(out: Any, cell: _BundleState) -> _Bundle:
         return _Bundle(None, (), cell)
     apply: Any = _Outlet.apply
     with torch.enable_grad():
-        end = apply(cell, *(leaves[i] for i in takes))
+        end = apply(cell, *(leaves[i] for i in takes), *cell.summing)
     return _Bundle(get_gradient_edge(end), tuple(takes), cell)
 
 
