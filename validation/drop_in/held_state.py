@@ -24,15 +24,28 @@ from .drop_in_options import DropInOptions
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
+_within: set[str] = set()  # ranges of the profiler that began under a record which is closed
+
+
 def _note(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
     _stepped.add(optimizer)
+    _within.clear()
 
 
 def _close(*_: Any) -> None:
     # An optimizer may step in a hook of a gradient: a record that is closed there goes on, as
     # backward runs with a copy of the thread's state.
-    if not in_backward():
-        close_waiting()
+    if not in_backward() and close_waiting():
+        _within.add("optimizer.step")
+
+
+def may_record() -> bool:
+    """Whether a record may start here that goes on after the caller has returned.
+
+    Not in the closure of an optimizer's step whose range began under another record: where the
+    range ends, torch would write to the memory of that record, which is freed.
+    """
+    return not _within
 
 
 register_optimizer_step_pre_hook(_close)

@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from ..ranks.wrappers import inside
 from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import (
     dynamo_settings,
+    forget_traces,
     graph_breaks,
     last_graph_break,
     recompile_limit,
@@ -41,8 +42,6 @@ from .backend import compiled_part
 from .drop_in_options import DropInOptions
 from .plain_check import difference, frugal_difference, made_up_loss
 from .session import Session
-
-_sessions: weakref.WeakKeyDictionary[nn.Module, Session] = weakref.WeakKeyDictionary()
 
 
 def in_place(
@@ -69,16 +68,21 @@ def in_place(
     UnsupportedError
         The step by the schedules differs from the plain one.
     SchedsimError
-        The model has a budget already.
+        The model has a budget already, or is compiled in place.
     """
     wrapped, model = model, inside(model)
-    if model in _sessions:
+    before = replacement_of(model)
+    if isinstance(before, _BudgetedCall):
         raise SchedsimError("the model has a budget already", hint="schedsim.restore(model)")
+    if before is not None:
+        raise SchedsimError(
+            "the model is compiled in place by model.compile(), which a budget would replace",
+            hint="leave that line out, and give compile=True here",
+        )
     session = Session(options)
     call = _BudgetedCall(model, session)
     # A call of the module looks here first; copies and pickles of the module do not contain it.
     call_instead(model, call)
-    _sessions[model] = session
     try:
         with session.rehearsing(), _left_as_it_is(model, inputs, keywords, session.checks):
             with untouched(model):
@@ -172,8 +176,8 @@ def _compared(
 
 def restore(model: nn.Module) -> nn.Module:
     """Remove the budget of `model`, and return it as it was before ``in_place=True``."""
-    _sessions.pop(inside(model), None)
-    call_instead(inside(model), None)
+    if isinstance(replacement_of(inside(model)), _BudgetedCall):
+        call_instead(inside(model), None)
     return model
 
 
@@ -185,13 +189,13 @@ def session_in(model: nn.Module) -> Session:
     SchedsimError
         The model has no budget.
     """
-    model = inside(model)
-    if model not in _sessions:
+    call = replacement_of(inside(model))
+    if not isinstance(call, _BudgetedCall):
         raise SchedsimError(
             "the model has no budget of its own",
             hint="schedsim.rematerialize(model, inputs, budget, in_place=True)",
         )
-    return _sessions[model]
+    return call.session
 
 
 class _NewGraph(BaseException):
@@ -199,26 +203,33 @@ class _NewGraph(BaseException):
 
 
 class _BudgetedCall:
-    """The call of a model: by its schedules in training, otherwise the model's own."""
+    """The call of a model: by its schedules in training, otherwise the model's own.
+
+    The model alone holds it, and with it all that was planned, so that they are freed together.
+    """
 
     def __init__(self, model: nn.Module, session: Session) -> None:
         self._model: Any = model
-        self._session = session
+        self.session = session
         self._gave_up = False
         self._is_plain = False
         self._is_due = False
         self._may_trace = False
         self._num_calls = 0
 
+        # Dynamo keeps every backend for good: this one must not keep the model.
+        this = weakref.ref(self)
+        codes: list[CodeType] = []
+        weakref.finalize(self, forget_traces, codes).atexit = False
+
         def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-            if self._compares and not self._may_trace and not session.is_rehearsing:
-                if session.num_forwards == self._num_forwards and not _has_begun():
-                    raise _NewGraph
-                self._is_due = True  # the part of this call that has run must not run again
-            return compiled_part(session, graph_module, inputs)
+            call = this()
+            assert call is not None  # it runs
+            return call._part_of(graph_module, inputs)
 
         def compiled() -> Any:
             run = _inlined(call_as_itself(model))
+            codes.append(run.__code__)
             return torch.compile(run, backend=backend, dynamic=session.options.dynamic)
 
         # Dynamo takes variables of the environment for constants, and does not look at them again.
@@ -229,8 +240,16 @@ class _BudgetedCall:
         self._has_whole_recurrence = _has_recurrence_on_cpu(model)
         self._has_gru_cells = has_gru_cells(model)
 
+    def _part_of(self, graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        """A graph that Dynamo has traced, as a part of the step."""
+        if self._compares and not self._may_trace and not self.session.is_rehearsing:
+            if self.session.num_forwards == self._num_forwards and not _has_begun():
+                raise _NewGraph
+            self._is_due = True  # the part of this call that has run must not run again
+        return compiled_part(self.session, graph_module, inputs)
+
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
-        model, session = self._model, self._session
+        model, session = self._model, self.session
         if not model.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return call_as_itself(model)(*inputs, **keywords)
         if self._compares and not session.is_rehearsing:
@@ -254,10 +273,10 @@ class _BudgetedCall:
     def _compares(self) -> bool:
         """Whether steps of the loop are compared; several ranks would have to compare together."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return self._session.checks and not distributed
+        return self.session.checks and not distributed
 
     def _planned(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-        self._num_forwards = before = self._session.num_forwards
+        self._num_forwards = before = self.session.num_forwards
         breaks = graph_breaks()
         with ExitStack() as stack:
             # A hook that is registered later must become part of the step.
@@ -270,13 +289,13 @@ class _BudgetedCall:
                 stack.enter_context(whole_recurrence())
             if self._has_gru_cells:
                 stack.enter_context(whole_gru_gates())
-            if not self._session.options.compile:  # Inductor has the paths of compiled steps
+            if not self.session.options.compile:  # Inductor has the paths of compiled steps
                 stack.enter_context(eager_paths_in_parts())
                 stack.enter_context(grouped_products())
             stack.enter_context(dynamo_settings(settings))
             run = self._run_for(tuple(map(os.environ.get, self._variables)))
             found = run(*inputs, **keywords)
-        if self._session.num_forwards == before and not self._gave_up:
+        if self.session.num_forwards == before and not self._gave_up:
             self._gave_up = True
             reason = last_graph_break(breaks)
             warnings.warn(
@@ -308,7 +327,7 @@ class _BudgetedCall:
 
         New graphs are traced and planned on the way. Neither step changes any state.
         """
-        model, session, self._is_due = self._model, self._session, False
+        model, session, self._is_due = self._model, self.session, False
         name, failed = type(model).__name__, []
 
         def planned(*inputs: Any, **keywords: Any) -> Any:

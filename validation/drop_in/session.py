@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import warnings
+import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from ..measure.allocator import close_later
 from ..measure.cuda import requested_bytes
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
-from .held_state import HeldState
+from .held_state import HeldState, may_record
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .part_sizes import Binding
 from .step_plans import StepPlans
@@ -63,6 +64,13 @@ class PartCall:
         if self.is_done:
             return False
         return self.header is None or not is_gone(self.header)
+
+
+def _read_if_alive(reader: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """A record that waits for its end keeps no model alive."""
+    read = reader()
+    if read is not None:
+        read()
 
 
 class Session:
@@ -179,7 +187,8 @@ class Session:
                 call.is_done = True
         if self._meter is not None and all(call.is_done for call in self._calls):
             # Backward runs with a copy of the thread's state, which would start the record again.
-            close_later(self._read_step)
+            reader = weakref.WeakMethod(self._read_step)
+            close_later(lambda: _read_if_alive(reader))
 
     def _free_forgotten(self) -> None:
         """Run the cycle collector if an earlier call stays open although a later one is done.
@@ -215,7 +224,7 @@ class Session:
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         # Profiler ranges that are open here began under the record that ends here. As they end,
         # they write to any record that runs by then. So the next record starts a step later.
-        may_start = self._meter is None
+        may_start = self._meter is None and may_record()
         self._read_step()
         self._stop_measuring()
         self._calls = []

@@ -6,11 +6,14 @@ from the system themselves (a matrix library's packing buffers) is not in the re
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from ..torch_private.graph_tasks import in_backward
 from ..torch_private.profiler_records import (
     allocator_events,
     forget_results,
@@ -28,10 +31,12 @@ def close_later(action: Callable[[], None]) -> None:
     _waiting.append(action)
 
 
-def close_waiting(*_: Any) -> None:
-    """Stop the records that can be stopped by now."""
+def close_waiting() -> bool:
+    """Stop the records that can be stopped by now; whether there was one."""
+    found = bool(_waiting)
     while _waiting:
         _waiting.pop()()
+    return found
 
 
 def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any]]:
@@ -82,17 +87,21 @@ def allocations(run: Callable[[], Any]) -> list[int]:
 class AllocatorRecord:
     """A record of the CPU allocator from `start` to `stop`, in phases that begin with a `mark`.
 
-    There is one profiler in a process.
+    There is one profiler in a process. A record that nothing refers to any more is stopped, and at
+    the end of the process too: freeing tensors under a profiler while the interpreter ends is a
+    segmentation fault.
     """
 
     def __init__(self) -> None:
         self._recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._forgotten: weakref.finalize[..., AllocatorRecord] | None = None
 
     def start(self) -> None:
         """Begin to record."""
         close_waiting()
         with quiet_stderr():
             self._recorder.start()
+        self._forgotten = weakref.finalize(self, _abandon, self._recorder, threading.get_ident())
 
     def mark(self) -> None:
         """Begin the next phase."""
@@ -101,6 +110,8 @@ class AllocatorRecord:
 
     def stop(self) -> list[list[tuple[int, int]]]:
         """(address, change of bytes) in order, for each phase."""
+        if self._forgotten is not None:
+            self._forgotten.detach()
         with quiet_stderr():
             self._recorder.stop()
         # Events arrive by thread: they are sorted by time.
@@ -117,6 +128,16 @@ class AllocatorRecord:
             elif phases:
                 phases[-1].append(change)
         return phases
+
+
+def _abandon(recorder: Any, thread: int) -> None:
+    """Stop `recorder`, which no one will read; later, where it cannot be stopped at once."""
+    if in_backward() or threading.get_ident() != thread:
+        close_later(lambda: _abandon(recorder, thread))
+        return
+    with quiet_stderr():
+        recorder.stop()
+    forget_results(recorder)
 
 
 def most_and_left(phase: list[tuple[int, int]]) -> tuple[int, int]:

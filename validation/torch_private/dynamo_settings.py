@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch._dynamo as dynamo
@@ -48,3 +49,12 @@ def last_graph_break(before: Mapping[str, int]) -> str:
 def recompile_limit() -> int:
     """How many traces of one function Dynamo keeps before it runs the function as it is."""
     return int(dynamo.config.recompile_limit)
+
+
+def forget_traces(codes: Iterable[CodeType]) -> None:
+    """Drop what Dynamo holds of `codes`, which nothing calls any more: their graphs and plans.
+
+    Dynamo maps the code that it makes to the code that it read, and that holds the first.
+    """
+    for code in codes:
+        dynamo.reset_code(code)

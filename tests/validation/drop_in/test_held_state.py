@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
-from schedsim.validation.drop_in.held_state import HeldState  # noqa: E402
+from schedsim.validation.drop_in.held_state import HeldState, may_record  # noqa: E402
 from schedsim.validation.measure.allocator import close_later  # noqa: E402
 
 
@@ -42,6 +42,22 @@ def test_a_record_is_not_closed_by_an_optimizer_that_steps_within_backward():
     handle.remove()
     optimizer.step()
     assert seen == [1]
+
+
+def test_no_record_begins_in_a_closure_after_one_was_closed():
+    """The range of that step of the optimizer began under the closed record, and ends later."""
+    weight, seen = torch.ones(2, requires_grad=True), []
+    optimizer = torch.optim.SGD([weight])
+
+    def closure():
+        seen.append(may_record())
+        return 0.0
+
+    close_later(lambda: None)
+    optimizer.step(closure)
+    assert may_record()
+    optimizer.step(closure)
+    assert seen == [False, True]
 
 
 def test_an_optimizer_is_foreseen_by_name():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 
 import pytest
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.drop_in import session as session_module  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from schedsim.validation.torch_private.profiler_records import is_profiling  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -144,3 +146,34 @@ def test_a_forward_that_lives_on_in_a_cycle_ends():
         gc.enable()
     assert [len(record.keys) for record in session.plans.records] == [2]
     assert session.peak_bytes is not None
+
+
+def test_a_model_is_freed_with_its_plans_and_its_record():
+    """In the midst of a measured step, too: Dynamo keeps neither, and the profiler is off."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)), torch.randn(8, 16)
+    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1)
+    session = weakref.ref(session_in(model))
+    model(x).sum().backward()
+    assert is_profiling()
+    freed = weakref.ref(model)
+    del model
+    for _ in range(3):  # what one collection frees tells Dynamo to free more
+        gc.collect()
+    assert freed() is None
+    assert session() is None
+    assert not is_profiling()
+
+
+def test_no_record_begins_where_it_may_not(monkeypatch):
+    """As in the closure of an optimizer."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)), torch.randn(8, 16)
+    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr(session_module, "may_record", lambda: False)
+        model(x).sum().backward()
+        assert not is_profiling()
+    model(x).sum().backward()
+    assert is_profiling()
+    schedsim.restore(model)
