@@ -360,7 +360,11 @@ def predicted_kinds(simulation: Simulation) -> dict[str, int]:
         kind = names.get(tensor.name[:1], "tensors") if tensor.name[1:2].isdigit() else "tensors"
         kind = "static" if tensor.name == "a0" else kind  # the inputs are the caller's
         found[kind] = found.get(kind, 0) + tensor.size_bytes
-    return {**found, "workspace": kinds["workspace"]}
+    found["workspace"] = kinds["workspace"]
+    freed = sum(found.values()) - sum(kinds.values())  # by the op itself, before it makes gradients
+    if freed:
+        found["gradients"] = found.get("gradients", 0) - freed
+    return found
 
 
 def _compare_times(

@@ -9,6 +9,7 @@ from types import CodeType
 from typing import Any
 
 import torch._dynamo as dynamo
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.utils import counters
 
 
@@ -57,4 +58,4 @@ def forget_traces(codes: Iterable[CodeType]) -> None:
     Dynamo maps the code that it makes to the code that it read, and that holds the first.
     """
     for code in codes:
-        dynamo.reset_code(code)
+        reset_code(code)
