@@ -66,11 +66,10 @@ class PartCall:
         return self.header is None or not is_gone(self.header)
 
 
-def _read_if_alive(reader: weakref.WeakMethod[Callable[[], None]]) -> None:
+def _if_alive(end: weakref.WeakMethod[Callable[[], bool]]) -> bool:
     """A record that waits for its end keeps no model alive."""
-    read = reader()
-    if read is not None:
-        read()
+    ended = end()
+    return ended is not None and ended()
 
 
 class Session:
@@ -185,10 +184,6 @@ class Session:
         for call in self._calls:
             if call.place == header.data_ptr():
                 call.is_done = True
-        if self._meter is not None and all(call.is_done for call in self._calls):
-            # Backward runs with a copy of the thread's state, which would start the record again.
-            reader = weakref.WeakMethod(self._read_step)
-            close_later(lambda: _read_if_alive(reader))
 
     def _free_forgotten(self) -> None:
         """Run the cycle collector if an earlier call stays open although a later one is done.
@@ -238,6 +233,7 @@ class Session:
                 meter = outside_meter(torch.device(part.device))
                 if meter is not None:
                     meter.start()
+                    self._end_later()
                 self._meter, self._marks = meter, []
 
     def _mark(self, what: str) -> None:
@@ -250,6 +246,23 @@ class Session:
             self._meter.stop()
             self._meter = None
             self._is_missing = True
+
+    def _end_later(self) -> None:
+        # Not in the backward that ends the step: it runs with a copy of the thread's state, which
+        # would start the record again.
+        end = weakref.WeakMethod(self._end_record)
+        close_later(lambda: _if_alive(end))
+
+    def _end_record(self) -> bool:
+        """End the record if no backward of its step may still come; whether there was one."""
+        if self._meter is None:
+            return False
+        if any(call.is_open for call in self._calls):
+            self._end_later()
+            return False
+        self._read_step()
+        self._stop_measuring()
+        return True
 
     def _read_step(self) -> None:
         if self._meter is None or not self._calls or any(not c.is_done for c in self._calls):

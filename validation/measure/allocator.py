@@ -13,30 +13,33 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from schedsim.errors import SchedsimError
+
 from ..torch_private.graph_tasks import in_backward
 from ..torch_private.profiler_records import (
     allocator_events,
     forget_results,
+    is_profiling,
     marks,
-    memory_events,
 )
 from .quiet import quiet_stderr
 
 _PHASE = "schedsim phase"
-_waiting: list[Callable[[], None]] = []
+_waiting: list[Callable[[], bool]] = []
+_running: list[weakref.ref[AllocatorRecord]] = []
 
 
-def close_later(action: Callable[[], None]) -> None:
-    """Call `action`, which stops a record, before the next record or in `close_waiting`."""
+def close_later(action: Callable[[], bool]) -> None:
+    """Call `action`, which says whether it stopped a record, in the next `close_waiting`."""
     _waiting.append(action)
 
 
 def close_waiting() -> bool:
     """Stop the records that can be stopped by now; whether there was one."""
-    found = bool(_waiting)
-    while _waiting:
-        _waiting.pop()()
-    return found
+    actions = _waiting[:]
+    _waiting.clear()  # an action may ask to be called another time
+    ended = [action() for action in actions]
+    return any(ended)
 
 
 def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any]]:
@@ -71,37 +74,62 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
 
 def allocations(run: Callable[[], Any]) -> list[int]:
     """Changes of the CPU allocator's bytes, in order, during `run`: positive for allocations."""
-    recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with quiet_stderr():
-        recorder.start()
+    record = AllocatorRecord()
+    record.start()
     try:
+        record.mark()
         run()
     finally:
-        with quiet_stderr():
-            recorder.stop()
-    found = [change for _, change in memory_events(recorder)]
-    forget_results(recorder)
-    return found
+        phases = record.stop()
+    return [change for phase in phases for _, change in phase]
 
 
 class AllocatorRecord:
     """A record of the CPU allocator from `start` to `stop`, in phases that begin with a `mark`.
 
-    There is one profiler in a process. A record that nothing refers to any more is stopped, and at
-    the end of the process too: freeing tensors under a profiler while the interpreter ends is a
-    segmentation fault.
+    There is one profiler in a process: a record that begins ends the one before, which then has no
+    phases. A record that nothing refers to any more is stopped, and at the end of the process too:
+    freeing tensors under a profiler while the interpreter ends is a segmentation fault.
     """
 
     def __init__(self) -> None:
         self._recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._forgotten: weakref.finalize[..., AllocatorRecord] | None = None
+        self._is_cut = False
 
     def start(self) -> None:
-        """Begin to record."""
+        """Begin to record.
+
+        Raises
+        ------
+        SchedsimError
+            Another profiler is on, which would lose what it has seen.
+        """
         close_waiting()
+        for record in [ref() for ref in _running]:
+            if record is not None:
+                record._cut()
+        if is_profiling():
+            raise SchedsimError(
+                "torch.profiler is on, and a process has one profiler: memory cannot be measured",
+                hint="plan, or run the first steps, before the profiler starts",
+            )
         with quiet_stderr():
             self._recorder.start()
         self._forgotten = weakref.finalize(self, _abandon, self._recorder, threading.get_ident())
+        _running[:] = [weakref.ref(self)]
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        self._end()
+        forget_results(self._recorder)
+
+    def _end(self) -> None:
+        _running.clear()
+        if self._forgotten is not None:
+            self._forgotten.detach()
+        with quiet_stderr():
+            self._recorder.stop()
 
     def mark(self) -> None:
         """Begin the next phase."""
@@ -109,11 +137,10 @@ class AllocatorRecord:
             pass
 
     def stop(self) -> list[list[tuple[int, int]]]:
-        """(address, change of bytes) in order, for each phase."""
-        if self._forgotten is not None:
-            self._forgotten.detach()
-        with quiet_stderr():
-            self._recorder.stop()
+        """(address, change of bytes) in order, for each phase; nothing if another record began."""
+        if self._is_cut:
+            return []
+        self._end()
         # Events arrive by thread: they are sorted by time.
         found = sorted(
             [(time_ns, None) for time_ns in marks(self._recorder, _PHASE)]
@@ -130,14 +157,15 @@ class AllocatorRecord:
         return phases
 
 
-def _abandon(recorder: Any, thread: int) -> None:
+def _abandon(recorder: Any, thread: int) -> bool:
     """Stop `recorder`, which no one will read; later, where it cannot be stopped at once."""
     if in_backward() or threading.get_ident() != thread:
         close_later(lambda: _abandon(recorder, thread))
-        return
+        return False
     with quiet_stderr():
         recorder.stop()
     forget_results(recorder)
+    return True
 
 
 def most_and_left(phase: list[tuple[int, int]]) -> tuple[int, int]:

@@ -14,13 +14,6 @@ def is_profiling() -> bool:
     return bool(torch._C._autograd._profiler_enabled())
 
 
-def memory_events(profiler: Any) -> list[tuple[int, int]]:
-    """(time in ns, change of bytes) in order, of a stopped ``torch.profiler.profile``."""
-    events = profiler.profiler.kineto_results.events()
-    found = [(e.start_ns(), int(e.nbytes())) for e in events if e.name() == "[memory]"]
-    return sorted(found, key=lambda event: event[0])
-
-
 def marks(profiler: Any, name: str) -> list[int]:
     """Times in ns of the ranges called `name`, of a stopped profiler."""
     events = profiler.profiler.kineto_results.events()

@@ -177,3 +177,33 @@ def test_no_record_begins_where_it_may_not(monkeypatch):
     model(x).sum().backward()
     assert is_profiling()
     schedsim.restore(model)
+
+
+class Scaled(nn.Module):
+    """Weights over their norm, which is no part of the gradient: DoRA scales so."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x):
+        norm = self.inner.weight.norm(dim=1)
+        torch._dynamo.graph_break()
+        return self.inner(x) / norm.detach()
+
+
+def test_a_record_ends_where_a_part_has_no_backward():
+    """At the optimizer's step, when no backward can come; a meter that follows reads all."""
+    torch.manual_seed(0)
+    model, x = Scaled(), torch.randn(64, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1)
+    recorded = False
+    for _ in range(4):
+        model(x).square().mean().backward()
+        recorded |= is_profiling()
+        optimizer.step()
+        assert not is_profiling()
+    assert recorded
+    [reading] = AllocatorMeter().read(lambda: model(x).square().mean().backward())
+    assert reading.peak_bytes > 0

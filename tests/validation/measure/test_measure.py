@@ -6,9 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.measure import (  # noqa: E402
-    StorageTracker,
-)
+from schedsim.validation.measure import StorageTracker, allocator_record  # noqa: E402
+from schedsim.validation.measure.allocator import AllocatorRecord  # noqa: E402
+from schedsim.validation.measure.quiet import quiet_stderr  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
+
+from schedsim.errors import SchedsimError  # noqa: E402
 
 
 def test_a_backward_is_seen():
@@ -23,3 +26,27 @@ def test_a_backward_is_seen():
     # Alive before: w, its gradient, x, the scalars. The product of the gradient is made new.
     assert tracker.live_bytes == 8000 + 4
     assert tracker.peak.total_bytes >= 8000 + 4000 + 4000
+
+
+def test_a_record_leaves_the_profiler_of_the_caller_alone():
+    """A second profiler would empty the first without a word."""
+    with quiet_stderr(), profile(activities=[ProfilerActivity.CPU]) as own:
+        torch.zeros(10)
+        with pytest.raises(SchedsimError, match=r"torch\.profiler is on"):
+            allocator_record(lambda: torch.ones(10))
+    assert "aten::zeros" in {event.name for event in own.events()}
+    [(changes, _)] = allocator_record(lambda: torch.ones(10))
+    assert changes == [40]
+
+
+def test_a_record_that_begins_ends_the_one_before():
+    """What the first one has seen is gone, and its reader learns it."""
+    first, second = AllocatorRecord(), AllocatorRecord()
+    first.start()
+    first.mark()
+    second.start()
+    second.mark()
+    kept = torch.ones(10)
+    [[(_, size)]] = second.stop()
+    assert (size, first.stop()) == (40, [])
+    del kept
