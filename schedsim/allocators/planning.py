@@ -22,8 +22,8 @@ NUM_STEPS = 2
 RECORDED_STEPS = 3
 """Number of recorded steps played, as the first may lack the optimizer's state."""
 
-_PROBES = 6
-"""How many inner budgets above the best one are tried for a recorded chain, largest first."""
+_PROBES = 64
+"""How many plans within larger inner budgets are tried for a recorded chain, fastest first."""
 
 _NEAR = (0.01, 0.02, 0.04, 0.08)
 """As shares of the budget, how far above the best inner budget those of a recorded graph lie."""
@@ -185,12 +185,10 @@ class _WithinReserved:
 
     def probed(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
         """`best`, or a faster plan for a larger inner budget that fits too: reserved bytes jump."""
-        room = self.budget_bytes - best.inner
         if self.workload.kind == "chain":
-            inners = [self.budget_bytes - room * i // _PROBES for i in range(_PROBES)]
-        else:
-            inners = [best.inner + int(near * self.budget_bytes) for near in reversed(_NEAR)]
-        for inner in inners:
+            return self._walked_down_to(best, spare_waits)
+        for near in reversed(_NEAR):
+            inner = best.inner + int(near * self.budget_bytes)
             if inner > self.budget_bytes:
                 continue
             plan = self.planner(inner)
@@ -199,6 +197,24 @@ class _WithinReserved:
             found = self.measured(plan, inner)
             if found.fits and not (spare_waits and found.num_emptied):
                 return found
+        return best
+
+    def _walked_down_to(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
+        """The first plan of a chain that fits, from the fastest one down to `best`.
+
+        Each plan but the first is that of the next point of the chain's curve; points closer than a
+        `_PROBES`-th of the room are left out.
+        """
+        inner, room = self.budget_bytes, self.budget_bytes - best.inner
+        for left in range(_PROBES, 0, -1):
+            plan = self.planner(inner)
+            if not plan.feasible or plan.makespan_s is None or plan.makespan_s >= best.makespan_s:
+                break
+            found = self.measured(plan, inner)
+            if found.fits and not (spare_waits and found.num_emptied):
+                return found
+            assert plan.peak_bytes is not None
+            inner = min(plan.peak_bytes - 1, best.inner + room * (left - 1) // _PROBES)
         return best
 
 

@@ -168,3 +168,28 @@ def test_an_unknown_allocator_is_refused_before_anything_is_planned(layers):
     with pytest.raises(schedsim.SchedsimError, match="unknown allocator 'buddy'") as caught:
         plan_reserved(layers, 1, pytest.fail, "buddy")
     assert "cuda-caching" in caught.value.hint
+
+
+def test_the_curve_of_a_recorded_chain_is_walked_down(monkeypatch):
+    """Reserved bytes jump: one narrow range of larger plans fits as well, and is faster."""
+    budget = 1_000_000
+    stage = schedsim.Stage("s", 1.0, 1.0, 8, 8)
+    record = RecordedStep((), (8,), ("a1",), {"F0": (0,)})
+    chain = schedsim.Chain("one", 8, (stage,), recorded=record)
+    plan = schedsim.plan(chain, budget, allocator="exact")
+
+    def measured(workload, plan, inner, budget, *_):
+        fits = inner < budget // 2 or 840_000 <= inner < 860_000
+        reserved = budget - 1 if fits else int(1.9 * budget)
+        return _AllocatedPlan(plan, inner, plan.makespan_s, reserved, reserved, fits, 0)
+
+    monkeypatch.setattr("schedsim.allocators.planning._measure", measured)
+    tried = []
+
+    def planner(inner):
+        tried.append(inner)
+        return replace(plan, peak_bytes=inner, makespan_s=2 - inner / budget)
+
+    chosen = plan_reserved(chain, budget, planner)
+    assert 840_000 <= chosen.setting.allocator.inner_budget_bytes < 860_000
+    assert len(tried) <= 12 + 64
