@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,23 +38,39 @@ class Kind:
         Temperature at the start of its first round, in mean op times.
     greedy
         Whether it begins with the greedy repair.
+    steps_down
+        Whether it comes down to the limit step by step.
     """
 
     thorough: float
     hot: float
     greedy: bool = False
+    steps_down: bool = False
 
 
 # Which is better depends on the graph: the walkers take them in turn. On large graphs a greedy
 # eviction costs as much as hundreds of small moves, which bring a schedule within the limit sooner.
-_SMALL = (Kind(0.3, 0.5, True), Kind(0.005, 0.5), Kind(0.3, 1.0), Kind(0.005, 1.0, True))
-_LARGE = (Kind(0.005, 1.0), Kind(0.005, 0.5), Kind(0.02, 1.0, True), Kind(0.005, 2.0))
+_SMALL = (
+    Kind(0.3, 0.5, greedy=True),
+    Kind(0.005, 0.5, steps_down=True),
+    Kind(0.3, 1.0),
+    Kind(0.005, 1.0, greedy=True),
+)
+_LARGE = (
+    Kind(0.005, 1.0),
+    Kind(0.005, 0.5, steps_down=True),
+    Kind(0.02, 1.0, greedy=True),
+    Kind(0.005, 2.0, steps_down=True),
+)
 _SMALL_OPS = 300
 
 _COLD = 0.02  # at the end of a round, of the start
 # While nothing fits, a walker may raise the peak by about so many tensors of mean size; a fifth of
 # it is too cold on graphs in which one op needs most of the budget, twice of it too hot on others.
 _WARM = 0.5
+# While nothing fits, walkers that step down aim at a limit so much below the peak that they have
+# come to. Far above the limit, a move would find no room for anything that it keeps.
+_STEP_DOWN = 0.03
 _COOLER = 0.6  # each round begins cooler than the one before
 
 # The greedy repair goes no further after so many evictions without effect, and in all after so
@@ -79,12 +95,17 @@ class GraphWalker:
         Temperature of the peak at the beginning of every round, for as long as nothing fits.
     least_runs, least_bytes
         The schedule of the least peak, for as long as none fits.
+    steps_down, aim_bytes
+        Whether the walker comes down to the limit step by step, and the step that it is at.
+    on_the_way
+        The fastest schedule of that step; its runs are overwritten once something fits.
     """
 
     packed: PackedGraph
     profile: Profile
     rules: Rules
     found: Found
+    on_the_way: Found
     hot_s: float
     warm_bytes: float
     least_runs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -92,6 +113,8 @@ class GraphWalker:
     heat_s: float = 0.0
     evictions_left: int = 0
     idle: int = 0
+    steps_down: bool = False
+    aim_bytes: int = 2**62
 
     @classmethod
     def of(
@@ -114,14 +137,17 @@ class GraphWalker:
         mean_s = graph.store_all_s / graph.num_ops
         price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s, 0.0])
         sizes = graph.arrays.tensor_bytes
+        best_runs = np.zeros(profile.run.shape[0], np.int64)
         walker = cls(
             packed,
             profile,
             Rules(limit, kind.thorough, price),
-            Found(np.zeros(profile.run.shape[0], np.int64), np.array([np.inf, 0.0])),
+            Found(best_runs, np.array([np.inf, 0.0])),
+            Found(best_runs, np.array([np.inf, 0.0])),
             hot_s=kind.hot * mean_s or 1e-12,
             warm_bytes=_WARM * float(sizes.sum()) / max(1, sizes.size),
             evictions_left=_EVICTIONS_PER_OP * graph.num_ops if kind.greedy else 0,
+            steps_down=kind.steps_down,
         )
         walker.note_best()
         return walker
@@ -154,11 +180,12 @@ class GraphWalker:
         until = before + max(1, int(work * self.work_per_unit))
         heat_s = self.heat_s * _COLD**share
         self.rules.price[3] = self.warm_bytes * _COLD**share
+        rules, found = self._aimed()
         made = walk(
             self.packed,
             self.profile,
-            self.found,
-            self.rules,
+            found,
+            rules,
             heat_s,
             most_moves,
             until,
@@ -166,6 +193,19 @@ class GraphWalker:
         )
         self.note_least()
         return (int(counts[WORK]) - before) / self.work_per_unit, int(made)
+
+    def _aimed(self) -> tuple[Rules, Found]:
+        """The rules of the next moves, and where the best of them is kept."""
+        if not self.steps_down or self.found.best[1]:
+            return self.rules, self.found
+        peak = int(self.profile.tree[1, LARGEST])
+        if peak <= self.aim_bytes:
+            self.aim_bytes = max(self.rules.limit, int(peak * (1 - _STEP_DOWN)))
+            self.on_the_way = replace(self.on_the_way, best=np.array([np.inf, 0.0]))
+        if self.aim_bytes == self.rules.limit:
+            self.note_best()
+            return self.rules, self.found
+        return replace(self.rules, limit=self.aim_bytes), self.on_the_way
 
     @property
     def work_per_unit(self) -> float:
@@ -185,6 +225,7 @@ class GraphWalker:
         if runs.size > self.profile.run.shape[0] // 2:
             return  # no room to search around it
         load_runs(self.packed, self.profile, runs.astype(np.int64))
+        self.aim_bytes = 2**62
         if greedy and self.profile.ends.shape[0] < _SMALL_OPS:
             self.evictions_left, self.idle = self.profile.ends.shape[0], 0
         self.note_best()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from schedsim.algorithms.graphs._cut_search import CutSearch
+from schedsim.algorithms.graphs._memory_profile import pack_graph
 from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph
 
 from schedsim import Graph, Schedule, simulate
+from schedsim.workloads.synthetic_graphs import layered
 
 
 def peak_of(graph: Graph) -> int:
@@ -35,3 +37,26 @@ def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
             patch.setattr(owner, name, failing)
             with pytest.raises(ZeroDivisionError, match="on purpose"):
                 local_search(graph, budget, effort=1e9, time_limit_s=3000)
+
+
+def test_a_walker_comes_down_step_by_step():
+    """Its aim falls to the limit; what fits on the way, and not the limit, is no plan."""
+    graph = layered(120)
+    budget = int(0.75 * peak_of(graph))
+    packed = pack_graph(graph.arrays)
+    line = np.arange(graph.num_ops)
+    walker = GraphWalker.of(graph, packed, line, number=1, seed=0, rules=(budget, False))
+    assert walker.steps_down
+    aims = []
+    for share in np.linspace(0.0, 1.0, 200, endpoint=False):
+        walker.anneal(share, 1e-4, 2**62)
+        aims.append(walker.aim_bytes)
+        if walker.best_s < np.inf:
+            break
+        assert walker.best_runs.size == 0
+    assert aims == sorted(aims, reverse=True)
+    assert peak_of(graph) > aims[0] > budget == aims[-1]
+    assert len(set(aims)) > 3
+    found = simulate(graph, Schedule(graph.op_names, walker.best_runs))
+    assert found.peak_bytes <= budget
+    assert found.makespan_s == pytest.approx(walker.best_s)
