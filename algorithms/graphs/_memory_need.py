@@ -147,18 +147,21 @@ class NeedSearch:
         start = self.reads[op]
         start |= _mask(self.first.lasting[k] for k in _members(self.first.across[op]))
         heap = [(self.first.need_bytes[op], self.bytes_of(start), start)]
-        seen = {start}
+        known = {start: self.first.need_bytes[op]}  # for each set, the least yet of ways to it
         num_sets = 0
         while True:
             largest, size, alive = heapq.heappop(heap)
+            if largest > known[alive]:
+                continue
             least_bytes, done = self.static_bytes + largest, not alive & ~self.inputs
             if done or num_sets == most_sets or least_bytes > enough_bytes:
                 return MemoryNeed(op, least_bytes, done, num_sets)
             num_sets += 1
             for run_bytes, before_bytes, before in self._before(alive, size):
-                if before not in seen:
-                    seen.add(before)
-                    heapq.heappush(heap, (max(largest, run_bytes), before_bytes, before))
+                way = max(largest, run_bytes)
+                if way < known.get(before, way + 1):
+                    known[before] = way
+                    heapq.heappush(heap, (way, before_bytes, before))
 
     def _before(self, alive: int, size: int) -> Iterator[tuple[int, int, int]]:
         """For each op that may have run last: bytes during its run, and the set before it."""

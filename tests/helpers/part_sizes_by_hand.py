@@ -13,6 +13,7 @@ class PartByHand:
     given: int
     inputs: int
     gradient_bytes: int = 0
+    input_gradients: int = 0
 
     def output_bytes(self, binding):
         """Bytes of the part's outputs."""
@@ -25,3 +26,7 @@ class PartByHand:
     def input_bytes(self, binding):
         """Bytes of the part's inputs."""
         return self.inputs * binding[0]
+
+    def input_gradient_bytes(self, binding):
+        """Bytes of the gradients of the part's inputs."""
+        return self.input_gradients * binding[0]

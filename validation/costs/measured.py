@@ -217,6 +217,7 @@ def made_up_tensors(
 ) -> Callable[[int], torch.Tensor]:
     """A function from a value that `call` reads to a tensor of the value's form on `device`."""
     bound = _index_bound(program, call)
+    has_pivots = getattr(call.target, "overloadpacket", None) in _PIVOTED
 
     def make(value: int) -> torch.Tensor:
         v = program.values[value]
@@ -227,11 +228,20 @@ def made_up_tensors(
         # slow.
         if v.dtype.is_floating_point:
             made.uniform_(0.1, 0.9)
+        elif has_pivots and v.dtype is torch.int32:
+            made.copy_(torch.arange(span) + 1)  # a row is exchanged with itself; any is not below 1
         else:
             made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
         return made.as_strided(v.shape, v.stride)
 
     return make
+
+
+_PIVOTED = (
+    torch.ops.aten.linalg_lu_solve,
+    torch.ops.aten.lu_unpack,
+    torch.ops.aten.linalg_ldl_solve,
+)
 
 
 def _index_bound(program: Program, call: Call) -> int:

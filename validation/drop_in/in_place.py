@@ -80,6 +80,7 @@ def in_place(
             hint="leave that line out, and give compile=True here",
         )
     session = Session(options)
+    session.see(model)
     call = _BudgetedCall(model, session)
     # A call of the module looks here first; copies and pickles of the module do not contain it.
     call_instead(model, call)
@@ -252,6 +253,7 @@ class _BudgetedCall:
         model, session = self._model, self.session
         if not model.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return call_as_itself(model)(*inputs, **keywords)
+        session.step_begins((inputs, keywords))
         if self._compares and not session.is_rehearsing:
             every, self._num_calls = session.options.check, self._num_calls + 1
             if self._is_due or (isinstance(every, int) and self._num_calls % every == 0):
@@ -280,7 +282,10 @@ class _BudgetedCall:
         breaks = graph_breaks()
         with ExitStack() as stack:
             # A hook that is registered later must become part of the step.
-            settings: dict[str, Any] = {"skip_nnmodule_hook_guards": False}
+            settings: dict[str, Any] = {
+                "skip_nnmodule_hook_guards": False,
+                "use_numpy_random_stream": True,
+            }
             # A message that a library prints once (transformers, about the loss) need not break a
             # graph: the plain step, with which the first step is compared, prints it.
             settings |= without_logging(("warning_once", "info_once"))

@@ -28,6 +28,9 @@ class AroundCall(NamedTuple):
         Bytes that later backwards leave before this backward begins, such as gradients.
     at_end
         Bytes that the code after the last forward still holds when backward begins.
+    behind
+        Most bytes of the code after this backward until the next part's, with what backward has
+        left by then, its gradients of inputs among them.
     """
 
     shared: int
@@ -35,6 +38,7 @@ class AroundCall(NamedTuple):
     between: int
     later: int
     at_end: int
+    behind: int = 0
 
 
 def bytes_around_calls(
@@ -62,20 +66,30 @@ def bytes_around_calls(
     end = len(parts) - 1
     given = parts[end].given_bytes(sizes[end])
     at_end = max(0, scaled(record.after_forward[-1].left, end) - given)
-    before, found = resident_bytes, []
+    shared = [_shared_bytes(record, i, part, sizes[i]) for i, part in enumerate(parts)]
+    # What the step is given is there in every call; the first call reads it.
+    before, found = resident_bytes + shared[0], []
     for i, part in enumerate(parts):
         most = scaled(record.after_forward[i].most, i)
+        behind = scaled(record.after_backward[i].most, i) + part.input_gradient_bytes(sizes[i])
         found.append(
             AroundCall(
-                shared=min(record.shared_bytes[i], part.input_bytes(sizes[i])),
+                shared=shared[i],
                 before=before,
                 between=max(0, most - given) + given if i == end else max(0, most),
                 later=later[i + 1],
                 at_end=at_end,
+                behind=behind + later[i + 1] + part.gradient_bytes,
             )
         )
         before += scaled(record.after_forward[i].left, i)
     return found
+
+
+def _shared_bytes(record: StepRecord, i: int, part: TracedPart, size: Binding) -> int:
+    measured, now = part.input_bytes(record.bindings[i]), part.input_bytes(size)
+    shared = min(record.shared_bytes[i], measured)
+    return now if shared == measured else min(shared, now)
 
 
 def call_in_line(choices: tuple[PartCost, ...], around: AroundCall) -> CallInLine:
@@ -86,6 +100,7 @@ def call_in_line(choices: tuple[PartCost, ...], around: AroundCall) -> CallInLin
         around.before,
         around.between,
         around.before + around.later + around.at_end,
+        around.before + around.behind + around.at_end,
     )
 
 

@@ -46,6 +46,8 @@ class CallInLine:
         call, until the first backward.
     backward_before_bytes
         Bytes resident when the backward begins, beside what this and earlier calls have kept.
+    after_bytes
+        Most bytes of the code after the backward, beside what earlier calls have kept.
     """
 
     choices: tuple[PartCost, ...]
@@ -53,6 +55,7 @@ class CallInLine:
     before_bytes: int
     between_bytes: int
     backward_before_bytes: int
+    after_bytes: int = 0
 
     def peak_bytes(self, kept_bytes: int, cost: PartCost) -> int:
         """Most bytes during the call and the code after it, if earlier calls keep `kept_bytes`."""
@@ -61,6 +64,7 @@ class CallInLine:
             self.before_bytes + own + cost.forward_bytes,
             self.before_bytes + kept_bytes + cost.kept_bytes + self.between_bytes,
             self.backward_before_bytes + own + cost.backward_bytes,
+            kept_bytes + self.after_bytes,
         )
 
 

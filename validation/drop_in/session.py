@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
@@ -19,6 +20,8 @@ from schedsim.units import format_bytes
 from ..guards.plan_variants import ReplannedWarning
 from ..measure.allocator import close_later
 from ..measure.cuda import requested_bytes
+from ..measure.storage import storages
+from ..torch_private.graph_tasks import when_backward_ends
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
 from .held_state import HeldState, may_record
@@ -66,6 +69,10 @@ class PartCall:
         return self.header is None or not is_gone(self.header)
 
 
+def _bytes_by_storage(tensors: Any) -> dict[int, int]:
+    return {s.data_ptr(): s.nbytes() for s in storages(tensors)}
+
+
 def _if_alive(end: weakref.WeakMethod[Callable[[], bool]]) -> bool:
     """A record that waits for its end keeps no model alive."""
     ended = end()
@@ -104,6 +111,10 @@ class Session:
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
         self._calls: list[PartCall] = []
+        # Bytes by the address of the storage: of the inputs of the model's next forward, and of
+        # what the present step was given.
+        self._handed: dict[int, int] = {}
+        self._given: dict[int, int] = {}
         self._num_looks = self._num_collections = 0
         self._is_missing = True
         self._meter: OutsideMeter | None = None
@@ -130,6 +141,10 @@ class Session:
         """Add `part` to the parts that steps may run."""
         self.parts.append(part)
 
+    def step_begins(self, inputs: Any) -> None:
+        """A forward of the whole model is about to run; the first part will say more."""
+        self._handed = _bytes_by_storage(inputs)
+
     # -- what the parts report --------------------------------------------------------------------
 
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
@@ -143,11 +158,12 @@ class Session:
         self._mark("forward")
         key = (index, sum(call.part is part and call.is_open for call in self._calls))
         earlier = [call for call in self._calls if call.is_open]
+        # What the step is given is there in every call, and the first one reads it.
+        kept = sum(call.kept_bytes for call in earlier)
+        kept += self._calls[0].shared_bytes if earlier else 0
         if key not in self.plans.numbers:
             self._is_missing = True
-        number = self.plans.number_for(
-            key, binding, self._held.total_bytes, sum(call.kept_bytes for call in earlier)
-        )
+        number = self.plans.number_for(key, binding, self._held.total_bytes, kept)
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
         self._calls.append(PartCall(key, part, binding, number, kept, self._shared(arguments)))
@@ -166,6 +182,10 @@ class Session:
         self.note(line)
         warnings.warn(line, ReplannedWarning, stacklevel=2)
 
+    def see(self, model: nn.Module) -> None:
+        """Count what `model` holds, in no part of the step too."""
+        self._held.see([*model.parameters(), *model.buffers()])
+
     def forward_ends(self, part: TracedPart, outputs: list[Any], header: torch.Tensor) -> None:
         """Note that a forward has ended, whose saved tensors live as long as `header`."""
         call = self._calls[-1]
@@ -177,6 +197,8 @@ class Session:
     def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` is about to run."""
         self._mark("backward")
+        if self._meter is not None:
+            when_backward_ends(lambda: self._mark("backward is over"))
 
     def backward_ends(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` has run."""
@@ -199,18 +221,18 @@ class Session:
 
     def _shared(self, arguments: list[Any]) -> int:
         made = {place for call in self._calls if call.is_open for place in call.outputs}
-        found = {
-            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-            for t in arguments
-            if isinstance(t, torch.Tensor)
-        }
-        return sum(size for place, size in found.items() if place in made)
+        found = _bytes_by_storage(arguments)
+        return sum(size for place, size in found.items() if place in made or place in self._given)
 
     # -- steps ------------------------------------------------------------------------------------
 
     def _resident_bytes(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
-        """Bytes that exist before a step, its inputs excluded."""
-        found = self._held.total_bytes
+        """Bytes that exist before a step, the inputs of its first part excluded."""
+        fixed = set(part.fixed_positions)
+        read = _bytes_by_storage([t for i, t in enumerate(arguments) if i not in fixed])
+        self._given, self._handed = self._handed | read, {}
+        others = sum(size for place, size in self._given.items() if place not in read)
+        found = self._held.total_bytes + others
         if part.device == "cuda":
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
             found = max(found, requested_bytes(device) - part.input_bytes(binding))

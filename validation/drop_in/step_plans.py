@@ -486,7 +486,7 @@ class StepPlans:
         raise InfeasibleBudgetError(
             f"a step of {len(record.keys)} parts does not fit {format_bytes(budget)}: "
             f"the least found is {format_bytes(least)}",
-            plan=replace(self.plan, budget_bytes=budget, least=LeastBudget(None, None, least)),
+            plan=replace(self.plan, budget_bytes=budget, least=LeastBudget(least)),
             hint=f"budget={least}, or a smaller batch",
         )
 

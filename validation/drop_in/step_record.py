@@ -23,7 +23,7 @@ class StepRecord:
     bindings
         For each call, the numbers for its open sizes.
     shared_bytes
-        For each call, bytes of inputs that are outputs of earlier calls.
+        For each call, bytes of inputs that are outputs of earlier calls, or there before the step.
     after_forward
         For each call, bytes of the code after its forward, up to the next part.
     after_backward

@@ -156,6 +156,11 @@ class TracedPart:
         """Bytes of the arguments that are neither parameters nor buffers."""
         return self._bytes("input", list(self.program.inputs.values()), binding)
 
+    def input_gradient_bytes(self, binding: Binding = ()) -> int:
+        """Bytes of the gradients of arguments, which the caller takes over."""
+        values = list(self.program.input_gradients.values())
+        return self._bytes("input gradient", values, binding)
+
     @property
     def gradient_bytes(self) -> int:
         """Bytes of the gradients of parameters, all of which exist after the backward half."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -14,3 +16,8 @@ def goes_to_all_leaves() -> bool:
 def in_backward() -> bool:
     """Whether a backward pass is running on this thread, as where a hook of a gradient runs."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def when_backward_ends(action: Callable[[], None]) -> None:
+    """Call `action` at the end of the running backward pass, after what was asked for before."""
+    torch.autograd.Variable._execution_engine.queue_callback(action)

@@ -161,3 +161,20 @@ def test_entries_of_a_form_that_is_not_known_are_measured_again(own_cache):
         file.write_text(json.dumps(document))
         again = measured_costs(captured, "cpu", target_s=0.0)
         assert (set(again.time_s), again.notes) == (set(first.time_s), ())
+
+
+def test_an_op_with_pivots_is_measured(own_cache):
+    """Made-up ones are valid: a solver refuses others."""
+
+    class Flow(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = torch.nn.Parameter(torch.eye(4) + 0.1)
+
+        def forward(self, x):
+            return (x @ self.mix).sum() + torch.linalg.slogdet(self.mix)[1]
+
+    captured = capture(Flow(), (torch.ones(2, 4),), lambda y: y)
+    assert any("lu_solve" in str(call.target) for call in captured.program.calls)
+    costs = measured_costs(captured, "cpu", target_s=0.0)
+    assert all(size >= 0 for size in costs.workspace_bytes.values())

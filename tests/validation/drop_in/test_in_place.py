@@ -9,7 +9,7 @@ import os
 import pickle
 import warnings
 
-import numpy
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -279,7 +279,7 @@ class LeavesTraces(Net):
     def __init__(self):
         super().__init__(depth=2)
         self.count = Counting()
-        self.numpy = numpy.random.default_rng(3)
+        self.numpy = np.random.default_rng(3)
         self.own = {"noise": [torch.Generator().manual_seed(4)]}
         self.shift, self.is_set = nn.Parameter(torch.zeros(32)), False
 
@@ -399,3 +399,30 @@ def test_an_iterator_is_not_used_up(batch):
     with pytest.raises(UnsupportedError, match=r"iterator, model\.factors"):
         schedsim.rematerialize(model, batch[0], "90%", in_place=True)
     assert next(model.factors) == 1.0
+
+
+class Masked(nn.Module):
+    """Draws by NumPy in the midst of a step, as speech models mask spans."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x / np.sqrt(8)))
+        keep = np.random.rand(len(x)) > 0.3
+        return self.last(x * torch.from_numpy(keep)[:, None])
+
+
+def test_numpy_draws_as_in_the_plain_step():
+    """From its own generator, and none of these draws is a constant of a graph."""
+    torch.manual_seed(0)
+    model, x = Masked(), torch.randn(16, 8)
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1)
+    found = []
+    for module in (model, plain):
+        np.random.seed(3)
+        found.append([module(x).square().sum() for _ in range(3)])
+    assert found[0] == found[1]
+    assert len(session_in(model).parts) == 2

@@ -23,13 +23,13 @@ from schedsim.validation.drop_in.part_line import PartCost, divide, peak_of
 from schedsim.validation.drop_in.step_record import StepRecord
 
 FIRST = PartByHand(output=4, given=0, inputs=2, gradient_bytes=30)
-LAST = PartByHand(output=2, given=1, inputs=4, gradient_bytes=50)
+LAST = PartByHand(output=2, given=1, inputs=4, gradient_bytes=50, input_gradients=4)
 RECORD = StepRecord(
     keys=((0, 0), (1, 0)),
     bindings=((10,), (10,)),
-    shared_bytes=(0, 99),
+    shared_bytes=(20, 99),
     after_forward=(OutsideBytes(most=16, left=6), OutsideBytes(most=40, left=15)),
-    after_backward=(OutsideBytes(most=0, left=7), OutsideBytes(most=0, left=3)),
+    after_backward=(OutsideBytes(most=9, left=7), OutsideBytes(most=11, left=3)),
 )
 
 
@@ -37,23 +37,27 @@ def test_what_two_calls_find_around_them():
     """At the sizes measured: each number by hand."""
     first, last = bytes_around_calls(RECORD, (FIRST, LAST), ((10,), (10,)), 1000)
     # The last call's gradients and what its backward leaves are there before the first's backward.
-    assert first == AroundCall(shared=0, before=1000, between=16, later=53, at_end=5)
+    # The step's input is there in both calls, and the first one reads it.
+    assert first == AroundCall(20, before=1020, between=16, later=53, at_end=5, behind=92)
     # Its input is 40 bytes, so that no more of it is shared; the gradients given are 10 bytes.
-    assert last == AroundCall(shared=40, before=1006, between=40, later=0, at_end=5)
+    assert last == AroundCall(40, before=1026, between=40, later=0, at_end=5, behind=101)
 
 
 def test_code_around_larger_calls_takes_more():
     """Twice the sizes, twice what the code takes, the gradients of parameters apart."""
     first, last = bytes_around_calls(RECORD, (FIRST, LAST), ((20,), (20,)), 1000)
-    assert first == AroundCall(shared=0, before=1000, between=32, later=56, at_end=10)
-    assert last == AroundCall(shared=80, before=1012, between=80, later=0, at_end=10)
+    assert first == AroundCall(40, before=1040, between=32, later=56, at_end=10, behind=104)
+    assert last == AroundCall(80, before=1052, between=80, later=0, at_end=10, behind=152)
 
 
 def test_a_call_in_its_place():
     """Its backward begins beside what later ones left and what the code at the end holds."""
     cost = PartCost(0, 8, 9, 10, 1.0)
-    call = call_in_line((cost,), AroundCall(shared=2, before=100, between=7, later=20, at_end=3))
-    assert call.peak_bytes(5, cost) == max(100 + 3 + 9, 100 + 5 + 8 + 7, 123 + 3 + 10)
+    around = AroundCall(shared=2, before=100, between=7, later=20, at_end=3, behind=4)
+    call = call_in_line((cost,), around)
+    assert call.peak_bytes(5, cost) == max(100 + 3 + 9, 100 + 5 + 8 + 7, 123 + 3 + 10, 103 + 5 + 4)
+    call = call_in_line((cost,), around._replace(behind=70))
+    assert call.peak_bytes(5, cost) == 103 + 5 + 70
 
 
 small = st.integers(0, 30)

@@ -189,3 +189,62 @@ def test_a_better_schedule_is_searched_beside_the_loop():
     else:
         pytest.fail("no better schedule was searched")
     assert session_in(model).parts[key[0]].sizes.measured.keys() == {(8, 64)}
+
+
+def test_refusals_lead_to_a_budget_that_works():
+    """Each names a larger one; what is called proven is not more than what works in the end."""
+    x = batch(128)
+    most, _ = peak(Net(broken=True), x)
+    budgets, floors = [most // 2], []
+    while True:
+        torch._dynamo.reset()  # the models share the code of their blocks
+        torch.manual_seed(0)
+        model = Net(broken=True)
+        try:
+            plain = planned(model, x, budgets[-1])
+            break
+        except schedsim.InfeasibleBudgetError as refused:
+            budgets.append(refused.min_feasible_bytes)
+            floors.append(refused.plan.least.floor_bytes)
+    budget = budgets[-1]
+    assert budgets == sorted(set(budgets))
+    assert floors
+    assert max(floors) <= budget <= most
+    same(model, plain, x, budget)
+
+
+class PartlyTraced(nn.Module):
+    """Most of its parameters are in no part of the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.last = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.hidden = nn.Sequential(nn.Linear(WIDTH, 512), nn.Tanh(), nn.Linear(512, WIDTH))
+
+    def forward(self, x):
+        x = torch.tanh(self.inner(torch.tanh(self.first(x))))
+        return torch.tanh(self.last(unseen(self.hidden, x)))
+
+
+@torch._dynamo.disable
+def unseen(module, x):
+    return module(x)
+
+
+def test_code_outside_of_parts_is_counted():
+    """Its parameters with the optimizer's state, what it keeps, and what its backward takes."""
+    model, x = PartlyTraced(), batch(16)
+    schedsim.rematerialize(model, x, "10MB", in_place=True, effort=0.1, optimizer="adamw")
+
+    def run():
+        model(x).sum().backward()
+        model.zero_grad()
+
+    for _ in range(3):
+        run()
+    [reading] = AllocatorMeter().read(run)
+    session = session_in(model)
+    assert len(session.parts) == 2
+    resident = 3 * storage_bytes([*model.parameters()])
+    assert session.plans.resident_bytes >= resident
+    assert resident + storage_bytes(x) + reading.peak_bytes <= session.peak_bytes
