@@ -159,8 +159,11 @@ def _compared(
     assert call is not None
     rounded = session.options.compile
     # Dynamo no longer traces a function that was called in a mode which looks at every op.
+    planned, refused = _noting(call)
     with as_itself(model), untouched(model):
-        found = difference(model, model, call, inputs, keywords, rounded)
+        found = difference(model, model, planned, inputs, keywords, rounded)
+    if refused:
+        raise refused[0]
     name = type(model).__name__
     if found is None:
         within = "within rounding" if rounded else "to the bit"
@@ -173,6 +176,20 @@ def _compared(
     line = f"the step of {name} is the plain one within rounding: {found}"
     warnings.warn(line, RoundingWarning, stacklevel=4)
     return f"not the plain step to the bit: {found}"
+
+
+def _noting(step: Callable[..., Any]) -> tuple[Callable[..., Any], list[SchedsimError]]:
+    """`step`, and a list to which it adds what it refuses: a comparison only says that it fails."""
+    refused: list[SchedsimError] = []
+
+    def noted(*inputs: Any, **keywords: Any) -> Any:
+        try:
+            return step(*inputs, **keywords)
+        except SchedsimError as error:
+            refused.append(error)
+            raise
+
+    return noted, refused
 
 
 def restore(model: nn.Module) -> nn.Module:
@@ -333,16 +350,8 @@ class _BudgetedCall:
         New graphs are traced and planned on the way. Neither step changes any state.
         """
         model, session, self._is_due = self._model, self.session, False
-        name, failed = type(model).__name__, []
-
-        def planned(*inputs: Any, **keywords: Any) -> Any:
-            try:
-                return self._planned(inputs, keywords)
-            except SchedsimError as error:
-                failed.append(error)
-                raise
-
-        found = None
+        name, found = type(model).__name__, None
+        planned, refused = _noting(lambda *inputs, **keywords: self._planned(inputs, keywords))
         with session.rehearsing(), as_itself(model), untouched(model):
             rounded = session.options.compile
             try:
@@ -350,8 +359,8 @@ class _BudgetedCall:
             except Exception as error:  # the plain step forbids hooks, or a second backward
                 text = " ".join(str(error).split())[:200]
                 session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
-        if failed:
-            raise failed[0]
+        if refused:
+            raise refused[0]
         if found is None:
             session.num_compared += 1
         elif found.rounding:

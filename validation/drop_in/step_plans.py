@@ -28,7 +28,7 @@ from .traced_part import TracedPart
 
 log = logging.getLogger("schedsim.drop_in")
 
-_KEPT_SHARES = (0.25, 0.5, 0.0)
+_KEPT_SHARES = (0.25, 0.5)
 _LINE_SHARES = (0.7, 0.45, 0.25, 0.1)
 _SMALLER_SHARES = (0.85, 0.7)
 """Shares of the open sizes that are also planned for: smaller batches recompute less."""
@@ -345,9 +345,10 @@ class StepPlans:
         store_all = self._store_all(part, binding)
         room = budget - static - part.input_bytes(binding) - part.given_bytes(binding)
         plan: Plan | None = None
-        for share in _KEPT_SHARES:
-            # The last share is 0: the plan may keep anything, as only a loss is known to follow.
-            outside = max(guessed, room - int(share * store_all.kept_bytes)) if share else guessed
+        # At last the plan may keep anything, as only a loss is known to follow. What that takes is
+        # a guess, which refuses no budget: the first step measures it.
+        rooms = [max(guessed, room - int(share * store_all.kept_bytes)) for share in _KEPT_SHARES]
+        for outside in (*rooms, guessed, 0):
             plan = self._search(part.workload(static, outside, binding), budget, 0.3)
             if plan.schedule is not None:
                 break

@@ -248,3 +248,32 @@ def test_code_outside_of_parts_is_counted():
     resident = 3 * storage_bytes([*model.parameters()])
     assert session.plans.resident_bytes >= resident
     assert resident + storage_bytes(x) + reading.peak_bytes <= session.peak_bytes
+
+
+def test_a_guess_refuses_no_budget():
+    """How much the loss takes is not known before the first step: a budget that fits is taken."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), torch.randn(2048, WIDTH)
+
+    def run(module):
+        module(x).square().sum().backward()
+        module.zero_grad()
+
+    [plain] = AllocatorMeter().read(lambda: run(copy.deepcopy(model)))
+    budget = int(1.01 * (plain.peak_bytes + storage_bytes(x)))  # with the parameters of the copy
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1, check="never")
+    for _ in range(3):
+        run(model)
+    [reading] = AllocatorMeter().read(lambda: run(model))
+    assert reading.peak_bytes + storage_bytes([x, *model.parameters()]) <= budget
+    assert session_in(model).peak_bytes <= budget
+
+
+def test_a_budget_that_the_compared_step_does_not_fit_is_named():
+    """Not as a step that differs from the plain one: the caller can ask for more."""
+    x = batch(128)
+    most, _ = peak(Net(broken=True), x)
+    torch._dynamo.reset()
+    with pytest.raises(schedsim.InfeasibleBudgetError, match="part1 does not fit") as refused:
+        schedsim.rematerialize(Net(broken=True), x, int(0.55 * most), in_place=True, effort=0.1)
+    assert refused.value.min_feasible_bytes > 0.55 * most
