@@ -90,7 +90,8 @@ class Sharding:
             raise UnsupportedError(
                 "parameters are to be gathered ahead (set_modules_to_forward_prefetch or "
                 "set_modules_to_backward_prefetch), which no plan counts",
-                hint="leave these calls out: blocks gather their own when they run",
+                hint="leave these calls out: blocks gather their own when they run; or "
+                "in_place=True, which keeps them",
             )
         of_parts = []
         for part in parts:

@@ -13,6 +13,7 @@ from schedsim.errors import UnsupportedError
 
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private import joint_graphs as private
+from ..torch_private.sharded_groups import gathers_around
 from .drop_in_options import DropInOptions
 from .joint_part import joint_part
 from .session import Session
@@ -40,7 +41,15 @@ def schedsim(
     ------
     SchedsimError
         An option is invalid.
+    UnsupportedError
+        The graph is of a model that is sharded by FSDP2.
     """
+    if gathers_around():
+        raise UnsupportedError(
+            "parameters are sharded (fully_shard), and a backend does not see what is gathered "
+            "around its graph; schedsim.rematerialize(model, inputs, budget, in_place=True) does",
+            hint="in_place=True",
+        )
     return compiled_part(session_of(options), graph_module, inputs)
 
 

@@ -98,14 +98,13 @@ class HeldState:
         # Gradients may be views of buckets, which then count once, and whole.
         gradients = [t.grad for t in alive if t.is_leaf and t.grad is not None]
         buckets = sum(map(bucket_bytes_now, self._wrappers))
+        return self.lasting_bytes + storage_bytes(gradients) + buckets
+
+    @property
+    def lasting_bytes(self) -> int:
+        """Bytes of parameters, buffers and optimizers, which no step takes away."""
         optimizers = max(self._foreseen_bytes, self._optimizer_bytes())
-        return (
-            self._fixed_bytes
-            + storage_bytes(gradients)
-            + buckets
-            + optimizers
-            + self._options.extra_bytes
-        )
+        return self._fixed_bytes + optimizers + self._options.extra_bytes
 
     def _optimizer_bytes(self) -> int:
         total = 0

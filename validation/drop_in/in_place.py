@@ -24,7 +24,8 @@ from ..capture.recurrent import whole_recurrence
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..guards.reach import static_reach
 from ..guards.recording import refuse_iterators
-from ..guards.state import StateSnapshot
+from ..guards.state import HOOKS, StateSnapshot
+from ..ranks import Ranks, ranks_of
 from ..ranks.wrappers import inside
 from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import (
@@ -37,10 +38,18 @@ from ..torch_private.dynamo_settings import (
 )
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
+from ..torch_private.sharded_groups import gathers_around, reducing, states
 from ..torch_private.storage_refs import DataPlaces
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
-from .plain_check import difference, frugal_difference, made_up_loss
+from .gathered_session import GatheredSession, refuse_other_communication
+from .plain_check import (
+    difference,
+    difference_of_results,
+    frugal_difference,
+    made_up_loss,
+    results_on_rank,
+)
 from .session import Session
 
 
@@ -79,17 +88,29 @@ def in_place(
             "the model is compiled in place by model.compile(), which a budget would replace",
             hint="leave that line out, and give compile=True here",
         )
-    session = Session(options)
-    session.see(model)
+    ranks = ranks_of(model)
+    gathers = ranks.bound or any(True for _ in states(model))
+    if gathers:
+        refuse_other_communication(model)
+        session: Session = GatheredSession(model, options, ranks)
+    else:
+        session = Session(options)
+        session.see(model)
     call = _BudgetedCall(model, session)
     # A call of the module looks here first; copies and pickles of the module do not contain it.
     call_instead(model, call)
     try:
-        with session.rehearsing(), _left_as_it_is(model, inputs, keywords, session.checks):
-            with untouched(model):
-                _rehearsed(model, inputs, keywords)
-            if session.checks and session.parts:
-                session.check_note = _compared(model, session, inputs, keywords)
+        if gathers:
+            # What hooks change stays: among them are those that gather.
+            left = _left_as_it_is(model, inputs, keywords, False, HOOKS)
+            with session.rehearsing(), left, untouched(model), reducing(model):
+                _run_by_all(model, session, inputs, keywords, ranks)
+        else:
+            with session.rehearsing(), _left_as_it_is(model, inputs, keywords, session.checks):
+                with untouched(model):
+                    _rehearsed(model, inputs, keywords)
+                if session.checks and session.parts:
+                    session.check_note = _compared(model, session, inputs, keywords)
     except BaseException:
         restore(model)
         raise
@@ -98,7 +119,11 @@ def in_place(
 
 @contextmanager
 def _left_as_it_is(
-    model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any], records: bool
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    records: bool,
+    skip: frozenset[str] = frozenset(),
 ) -> Iterator[None]:
     """Restore what a forward changes besides buffers: counters, globals, generators, parameters.
 
@@ -107,13 +132,15 @@ def _left_as_it_is(
     records
         Whether a plain forward runs before, which tells the tensors that it writes in place: those
         of a layer that takes its parameters from the first batch.
+    skip
+        Tables of modules that are not looked at.
 
     Raises
     ------
     UnsupportedError
         A step can read an iterator, of which the forwards here would use up items.
     """
-    state = StateSnapshot({"model": model}, static_reach([model]))
+    state = StateSnapshot({"model": model}, static_reach([model]), skip)
     refuse_iterators(state)
     written: tuple[torch.Tensor, ...] = ()
     if records:
@@ -192,6 +219,46 @@ def _noting(step: Callable[..., Any]) -> tuple[Callable[..., Any], list[Schedsim
     return noted, refused
 
 
+def _run_by_all(
+    model: nn.Module,
+    session: Session,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    ranks: Ranks,
+) -> None:
+    """Trace a step that all ranks run together, and compare it with the plain step.
+
+    The ranks run as many steps whatever they find: each is a collective of all.
+    """
+    name = type(model).__name__
+    planned = results_on_rank(model, model, inputs, keywords)
+    if not (session.checks and session.parts):
+        return
+    device = torch.device(session.parts[0].device)
+    why = no_room_for(session.store_all_bytes, device, 0)
+    reasons = [reason for reason in ranks.gather(why, "compare steps") if reason is not None]
+    if reasons:
+        session.check_note = f"not compared with the plain step: {reasons[0]}"
+        return
+    found = difference_of_results(
+        results_on_rank(model, call_as_itself(model), inputs, keywords), planned
+    )
+    if found is None:
+        session.check_note = "outputs and gradients are the plain step's to the bit"
+        return
+    if not found.rounding:
+        raise UnsupportedError(
+            f"the step of {name} by its schedules is not the plain one: {found}",
+            hint="nothing was changed; give the loss, with level='block', or train without",
+        )
+    session.check_note = f"not the plain step to the bit: {found}"
+    warnings.warn(
+        f"the step of {name} is the plain one within rounding: {found}",
+        RoundingWarning,
+        stacklevel=4,
+    )
+
+
 def restore(model: nn.Module) -> nn.Module:
     """Remove the budget of `model`, and return it as it was before ``in_place=True``."""
     if isinstance(replacement_of(inside(model)), _BudgetedCall):
@@ -260,6 +327,11 @@ class _BudgetedCall:
 
     def _part_of(self, graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         """A graph that Dynamo has traced, as a part of the step."""
+        if not isinstance(self.session, GatheredSession) and gathers_around():
+            raise UnsupportedError(
+                f"{type(self._model).__name__} was sharded (fully_shard) after it got its budget",
+                hint="shard it first, then schedsim.rematerialize(model, ..., in_place=True)",
+            )
         if self._compares and not self._may_trace and not self.session.is_rehearsing:
             if self.session.num_forwards == self._num_forwards and not _has_begun():
                 raise _NewGraph
@@ -316,7 +388,13 @@ class _BudgetedCall:
                 stack.enter_context(grouped_products())
             stack.enter_context(dynamo_settings(settings))
             run = self._run_for(tuple(map(os.environ.get, self._variables)))
-            found = run(*inputs, **keywords)
+            try:
+                found = run(*inputs, **keywords)
+            except Exception as error:
+                inner = getattr(error, "inner_exception", None)  # of Dynamo's own errors
+                if isinstance(inner, SchedsimError):
+                    raise inner from error
+                raise
         if self.session.num_forwards == before and not self._gave_up:
             self._gave_up = True
             reason = last_graph_break(breaks)

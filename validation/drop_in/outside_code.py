@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ..measure.allocator import AllocatorRecord, most_and_left
+from ..measure.allocator import AllocatorRecord, levels, most_and_left
 from ..measure.cuda import requested_bytes, requested_peak, reset_peak
 from ..torch_private.profiler_records import is_profiling
 
@@ -20,10 +20,15 @@ class OutsideBytes(NamedTuple):
         The most bytes at any time.
     left
         Bytes that remain at the second mark.
+    level, top
+        Bytes at the first mark, and the most until the second, beyond those at the start of the
+        record. What parts hold is among them, and what the code has released is not.
     """
 
     most: int
     left: int
+    level: int = 0
+    top: int = 0
 
 
 class OutsideMeter(Protocol):
@@ -56,7 +61,9 @@ class CpuOutside:
 
     def stop(self) -> list[OutsideBytes]:
         """The stretches."""
-        return [OutsideBytes(*most_and_left(phase)) for phase in self._record.stop()]
+        phases = self._record.stop()
+        pairs = zip(phases, levels(phases), strict=True)
+        return [OutsideBytes(*most_and_left(phase), *level) for phase, level in pairs]
 
 
 class CudaOutside:
@@ -65,17 +72,20 @@ class CudaOutside:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._found: list[OutsideBytes] = []
-        self._before = 0
+        self._start = self._before = 0
 
     def start(self) -> None:
         """Begin."""
-        self._before = requested_bytes(self._device)
+        self._start = self._before = requested_bytes(self._device)
         reset_peak(self._device)
 
     def mark(self) -> None:
         """End a stretch, and begin the next."""
         now, most = requested_bytes(self._device), requested_peak(self._device)
-        self._found.append(OutsideBytes(max(0, most - self._before), max(0, now - self._before)))
+        before, start = self._before, self._start
+        self._found.append(
+            OutsideBytes(max(0, most - before), max(0, now - before), before - start, most - start)
+        )
         self._before = now
         reset_peak(self._device)
 

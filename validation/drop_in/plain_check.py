@@ -7,7 +7,8 @@ and what the plain step saves for its backward is stored outside of the device's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -16,8 +17,11 @@ from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
+from ..block_level.repeated_forward import nearly_equal, same_values, untouched
 from ..capture.capture import record_step
 from ..guards.differential import Both, Difference
+from ..guards.recording import detached_copies
+from ..measure.storage import local
 from ..torch_private.pytrees import tree_leaves
 from .saved_elsewhere import saved_elsewhere
 from .schedule_check import bits_of, made_up_gradient
@@ -124,6 +128,72 @@ def frugal_difference(
         except Exception:  # the comparison below reports it
             pass
     return difference(model, plain, planned, inputs, keywords, rounded)
+
+
+Results = dict[str, Tensor | None]
+"""Outputs and gradients of a step by name; of sharded parameters, this rank's shares."""
+
+
+def results_on_rank(
+    model: nn.Module, step: Step, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> Results:
+    """The results of a step of a model that communicates; all state is restored."""
+    with untouched(model), _without_gradients(model):
+        inputs, keywords = detached_copies((inputs, dict(keywords)))
+        output = step(*inputs, **keywords)
+        left: Results = {
+            f"output {i}": leaf.detach().clone() for i, leaf in enumerate(_tensors(output))
+        }
+        loss = made_up_loss(output)
+        del output
+        loss.backward()  # type: ignore[no-untyped-call]
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad
+            left[f"the gradient of {name}"] = (
+                None if gradient is None else local(gradient).detach().clone()
+            )
+    return left
+
+
+def difference_of_results(expected: Results, found: Results) -> Difference | None:
+    """The first difference between the results of two steps; ``None`` if there is none.
+
+    Examples
+    --------
+    >>> import torch
+    >>> one, other = {"output 0": torch.ones(2)}, {"output 0": torch.ones(2) + 1e-7}
+    >>> str(difference_of_results(one, other)), difference_of_results(one, other).rounding
+    ('output 0 is another', True)
+    """
+    different = [name for name in expected if not _is_same(expected[name], found.get(name))]
+    if not different:
+        return None
+    pairs = [(expected[name], found.get(name)) for name in different]
+    near = all(
+        one is not None and two is not None and one.shape == two.shape and nearly_equal(one, two)
+        for one, two in pairs
+    )
+    more = f", and {len(different) - 1} more" if len(different) > 1 else ""
+    return Difference(f"{different[0]} is another{more}", near)
+
+
+def _is_same(one: Tensor | None, two: Tensor | None) -> bool:
+    if one is None or two is None:
+        return one is two
+    return same_values(one, two)
+
+
+@contextmanager
+def _without_gradients(model: nn.Module) -> Iterator[None]:
+    """Run the block without the gradients that are there, which are put back."""
+    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
+    try:
+        for parameter, _ in kept:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
 
 
 def digest(tensor: Tensor) -> Tensor:

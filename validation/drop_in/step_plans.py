@@ -183,7 +183,7 @@ class StepPlans:
         return sum(self._parts[index].output_bytes(binding) for (index, _), binding in calls)
 
     def _store_all(self, part: TracedPart, binding: Binding) -> PartCost:
-        return part.cost(part.add(Schedule.store_all(part.graph)), binding)
+        return part.store_all_cost(binding)
 
     # -- sizes that differ ------------------------------------------------------------------------
 

@@ -214,6 +214,10 @@ class TracedPart:
             math.fsum(times.tolist()),
         )
 
+    def store_all_cost(self, binding: Binding = ()) -> PartCost:
+        """The cost of the part by the schedule that recomputes nothing."""
+        return self.cost(self.add(Schedule.store_all(self.graph)), binding)
+
     # -- as code ----------------------------------------------------------------------------------
 
     def add(self, schedule: Schedule) -> int:

@@ -37,11 +37,15 @@ _ATOMS = (
     int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.layout,
     torch.memory_format, torch.Size, range, slice, type(...), np.generic, Enum,
 )  # fmt: skip
-_HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-    "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called",
+HOOKS = frozenset(
+    {
+        "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+        "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+    }
 )  # fmt: skip
-_STRUCTURE = ("_parameters", "_buffers", "_modules", *_HOOKS)
+"""Tables of a module's hooks."""
+_STRUCTURE = ("_parameters", "_buffers", "_modules", *HOOKS)
 # Attributes of modules that a step does not read.
 _UNREAD = frozenset(
     {
@@ -524,7 +528,7 @@ class _StateWalk:
                 self.empty.append((f"{path}.{name}", content, module))
                 self.seen[id(content)] = content
             elif content:
-                form = f".{name}[{{!r}}]" if name in _HOOKS else ".{}"
+                form = f".{name}[{{!r}}]" if name in HOOKS else ".{}"
                 self._names(path, content, form, None, owner=module)
                 self.seen[id(content)] = content
         names = self.names
@@ -566,7 +570,17 @@ class _StateWalk:
         else:
             view = lambda: mapping  # noqa: E731
         self.places.append(
-            _NamedPlaces(path, owner or mapping, view, write, store, wanted, form, saved, watched)
+            _NamedPlaces(
+                path,
+                mapping if owner is None else owner,
+                view,
+                write,
+                store,
+                wanted,
+                form,
+                saved,
+                watched,
+            )
         )
         self.pending += [(path + form.format(key), value) for key, value in watched]
 

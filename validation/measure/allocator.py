@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -178,6 +178,28 @@ def most_and_left(phase: list[tuple[int, int]]) -> tuple[int, int]:
         live += change
         most = max(most, live)
     return most, live
+
+
+def levels(phases: Sequence[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """For each of successive phases, the bytes at its start, and the most bytes in it.
+
+    Both are beyond those at the start of the first phase. Releases of blocks from before that do
+    not count.
+
+    Examples
+    --------
+    >>> levels([[(1, 10)], [(2, 5), (1, -10), (3, -7)], []])
+    [(0, 10), (10, 15), (5, 5)]
+    """
+    alive: set[int] = set()
+    live, found = 0, []
+    for phase in phases:
+        begin = most = live
+        for change in _of_known(phase, alive):
+            live += change
+            most = max(most, live)
+        found.append((begin, most))
+    return found
 
 
 def _of_known(phase: list[tuple[int, int]], alive: set[int]) -> Iterator[int]:

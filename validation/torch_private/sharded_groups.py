@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -46,6 +48,17 @@ def groups(state: Any) -> list[Any]:
     return [] if one is None else [one]
 
 
+def gathers_around() -> bool:
+    """Whether code of a sharded module is running: its caller's frame has the module as `self`."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        found = frame.f_locals.get("self") if frame.f_code.co_name == "_call_impl" else None
+        if isinstance(found, nn.Module) and is_sharded(found):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def gathered_bytes(state: Any) -> int:
     """Bytes that gathering a module's parameters brings to each rank."""
     total = 0
@@ -64,6 +77,60 @@ def prefetches(state: Any) -> bool:
 def reduces(state: Any) -> bool:
     """Whether a backward leaves sharded gradients."""
     return all(group.reduce_grads for group in groups(state))
+
+
+def splits_ops(state: Any) -> bool:
+    """Whether the parameters were spread over ranks before they were sharded (tensor parallel)."""
+    return any(p.is_dtensor for group in groups(state) for p in group.fsdp_params)
+
+
+def shares(state: Any) -> Iterator[Tensor]:
+    """This rank's parts of the parameters, which are the module's parameters between gathers."""
+    for group in groups(state):
+        for parameter in group.fsdp_params:
+            yield parameter.sharded_param
+
+
+def gathered(state: Any) -> Iterator[Tensor]:
+    """The whole parameters, which have no bytes but while they are gathered."""
+    for group in groups(state):
+        for parameter in group.fsdp_params:
+            whole = getattr(parameter, "_unsharded_param", None)
+            if isinstance(whole, Tensor):
+                yield whole
+
+
+def held_gradients(state: Any) -> Iterator[Tensor]:
+    """Whole gradients, and partly reduced ones, that wait for a step which reduces them."""
+    for group in groups(state):
+        for parameter in group.fsdp_params:
+            gathered = getattr(parameter, "_unsharded_param", None)
+            for whole in (parameter.unsharded_accumulated_grad, getattr(gathered, "grad", None)):
+                if isinstance(whole, Tensor):
+                    yield whole
+        partial = getattr(group, "_partial_reduce_output", None)
+        if isinstance(partial, Tensor):
+            yield partial
+
+
+@contextmanager
+def reducing(model: nn.Module) -> Iterator[None]:
+    """Let each backward pass in the block reduce gradients, as the last one of a step does."""
+    found = list(dict.fromkeys(states(model)))
+    parts = [group for state in found for group in groups(state)]
+    flags = [(group.reduce_grads, group.all_reduce_grads) for group in parts]
+    contexts = [(state._state_ctx, state._state_ctx.is_last_backward) for state in found]
+    try:
+        for group in parts:
+            group.reduce_grads = group.all_reduce_grads = True
+        for context, _ in contexts:
+            context.is_last_backward = True
+        yield
+    finally:
+        for group, (reduces_own, reduces_all) in zip(parts, flags, strict=True):
+            group.reduce_grads, group.all_reduce_grads = reduces_own, reduces_all
+        for context, was_last in contexts:
+            context.is_last_backward = was_last
 
 
 def forget_order(state: Any) -> None:

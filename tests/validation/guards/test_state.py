@@ -227,3 +227,19 @@ def test_progress_bars_are_a_library():
     """They hold on to the terminal, which no step reads."""
     assert is_library("tqdm.std")
     assert not is_library("tqdm_of_mine")
+
+
+def test_an_object_that_has_no_length_is_walked():
+    """Layouts of device meshes raise where somebody asks for theirs."""
+
+    class Layout:
+        def __init__(self):
+            self.size = 1
+
+        def __len__(self):
+            raise RuntimeError("nobody should ask")
+
+    root = Layout()
+    before = StateSnapshot({"layout": root})
+    root.size = 2
+    assert str(before.change()) == "layout.size is 2 instead of 1"

@@ -1,0 +1,157 @@
+"""A model sharded by FSDP2 in place, in a group of one rank; several: tests/validation/ranks."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed as dist  # noqa: E402
+from schedsim.validation.drop_in.gathered_session import (  # noqa: E402
+    GatheredSession,
+    refuse_other_communication,
+)
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from schedsim.validation.torch_private import sharded_groups as private  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+class Block(nn.Module):
+    """A residual layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x):
+        """Same shape."""
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Counted(nn.Sequential):
+    """Three layers that count their calls."""
+
+    def __init__(self):
+        super().__init__(*(Block() for _ in range(3)))
+        self.calls = 0
+
+    def forward(self, x):
+        """Same shape."""
+        self.calls += 1
+        return super().forward(x)
+
+
+class Exchanges:
+    """Ranks of which this is the only one, with the number of their exchanges."""
+
+    num = 0
+
+    def together(self, what, work):
+        """The result of `work`."""
+        self.num += 1
+        return work()
+
+
+def step(model, x):
+    """Forward and backward."""
+    model(x).square().mean().backward()
+
+
+def waiting(model):
+    """Gradients that no step has reduced."""
+    return [t for state in private.states(model) for t in private.held_gradients(state)]
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A process group of this process alone."""
+    if dist.is_initialized():
+        pytest.skip("this process has a group already")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_ops_inside_of_sharded_blocks_are_scheduled(group):
+    """The peak is the predicted one, within the budget; the model is left as it was, and freed."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = Counted()
+    for layer in [*model, model]:
+        fully_shard(layer)
+    x = torch.randn(256, 16)
+    compiled = torch.compile(model, backend="schedsim", options={"budget": "1GiB"})
+    with pytest.raises(Exception, match="does not see what is gathered"):
+        compiled(x)
+    del compiled
+    model.calls = 0
+    model.set_requires_gradient_sync(False)
+    found = schedsim.rematerialize(model, x, "80%", in_place=True, effort=0.2)
+    assert found is model
+    assert not waiting(model)
+    assert model.calls == 0
+    model.set_requires_gradient_sync(True)
+    session = session_in(model)
+    assert isinstance(session, GatheredSession)
+    assert "no plan yet" in schedsim.drop_in_report(model)
+
+    for _ in range(8):
+        model.zero_grad()
+        step(model, x)
+    model.zero_grad()
+    resident = storage_bytes([list(model.parameters()), x])
+    [reading] = AllocatorMeter().read(partial(step, model, x))
+    measured = resident + reading.peak_bytes
+    assert session.peak_bytes <= session.budget_bytes
+    assert 0.99 * session.peak_bytes <= measured <= 1.01 * session.peak_bytes
+    assert session.plan is not None
+    assert len(session.numbers) == 3
+    report = schedsim.drop_in_report(model)
+    assert "on this rank" in report
+    assert "plain step's to the bit" in report
+
+    # Where an earlier step is open, which the cycle collector may decide, ranks still exchange.
+    session._ranks = Exchanges()
+    kept = [model(x), model(x)]
+    assert session._ranks.num == len(kept)
+    del kept
+
+    model.set_requires_gradient_sync(False)
+    step(model, x)
+    schedsim.restore(model)
+    assert waiting(model)
+    with pytest.raises(schedsim.UnsupportedError, match="wait for a step that reduces them"):
+        schedsim.rematerialize(model, x, "80%", in_place=True)
+
+    freed = weakref.ref(model)
+    del model, found, session, layer
+    gc.collect()
+    assert freed() is None
+
+
+def test_a_model_that_is_sharded_after_it_got_its_budget_is_refused(group):
+    """What was planned is a step that gathers nothing."""
+    from torch.distributed.fsdp import fully_shard
+
+    model, x = Block(), torch.ones(1, 16)
+    schedsim.rematerialize(model, x, "1GiB", in_place=True, check="never")
+    fully_shard(model)
+    with pytest.raises(schedsim.UnsupportedError, match="after it got its budget") as error:
+        model(x)
+    assert "shard it first" in error.value.hint
+
+
+def test_ops_that_communicate_are_refused():
+    """Each rank plans for itself, so that the ranks would not meet in them."""
+    with pytest.raises(schedsim.UnsupportedError, match=r"communicate \(SyncBatchNorm\)"):
+        refuse_other_communication(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
+    with pytest.raises(schedsim.UnsupportedError, match="tensor parallelism") as error:
+        refuse_other_communication(nn.Linear(2, 2))
+    assert "level='block'" in error.value.hint

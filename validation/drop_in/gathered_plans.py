@@ -1,0 +1,238 @@
+"""Schedules for the parts of a step whose blocks gather their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from schedsim.api import try_plan
+from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
+
+from ..step_budget import budget_in_bytes
+from .drop_in_options import DropInOptions
+from .gathered_calls import (
+    CallLevels,
+    GatheredRecord,
+    Mode,
+    calls_in_line,
+    least_of,
+    most_of,
+)
+from .line_calls import least_budget, store_all_peak
+from .part_line import CallInLine, LinePlan, PartCost, divide, peak_of
+from .step_record import Key
+from .traced_part import TracedPart
+
+_KEPT_SHARES = (0.75, 0.5, 0.3, 0.15, 0.05, 0.0)
+"""Shares of what store-all keeps of a part, besides its outputs, for which it is scheduled."""
+_MOST_READINGS, _MOST_SCHEDULES = 12, 4
+"""Readings of a step by the same schedules, and the number of divisions that are read."""
+
+
+class GatheredPlans:
+    """Schedules for the calls of parts, by which a step stays within one budget.
+
+    The first steps run by the schedules that keep least, until the least bytes around the parts
+    were read twice. Then the budget is divided among the calls. A step by the new schedules is read
+    again: a tensor that the code around held before may be kept by a part now, or by nobody.
+
+    Attributes
+    ----------
+    budget_bytes, peak_bytes
+        The budget, and the predicted peak, once a step was planned.
+    numbers
+        The schedule of each call.
+    plan
+        The plan of a part that was made last.
+    lasting_bytes
+        Bytes resident beside gradients.
+    """
+
+    def __init__(
+        self,
+        options: DropInOptions,
+        parts: list[TracedPart],
+        before_measuring: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._options, self._parts = options, parts
+        self._before_measuring = before_measuring
+        self.budget_bytes: int | None = None
+        self.peak_bytes: int | None = None
+        self.numbers: dict[Key, int] = {}
+        self.plan: Plan | None = None
+        self.lasting_bytes = 0
+        self._choices: dict[int, tuple[PartCost, ...]] = {}
+        self._steps: dict[tuple[tuple[Key, ...], Mode], _StepReadings] = {}
+        self._is_stale = False
+
+    def number_for(self, key: Key) -> int:
+        """The schedule by which a call runs; before it was planned, the one that keeps least."""
+        if key in self.numbers:
+            return self.numbers[key]
+        return min(self._trusted(key[0]), key=lambda c: (c.kept_bytes, c.backward_bytes)).number
+
+    def refuse(self) -> None:
+        """Divide the budget anew: a schedule of a part was seen to be another step."""
+        self._is_stale = True
+        self.numbers = {}
+
+    def _trusted(self, index: int) -> list[PartCost]:
+        refused = self._parts[index].trust.refused
+        return [cost for cost in self._choices_of(index) if cost.number not in refused]
+
+    def wants(self, mode: Mode) -> bool:
+        """Whether a step of this mode is to be read."""
+        found = [step for (_, its), step in self._steps.items() if its == mode]
+        return not found or any(step.wants(self._numbers_of(step)) for step in found)
+
+    def _numbers_of(self, step: _StepReadings) -> tuple[int, ...]:
+        return tuple(self.numbers.get(key, -1) for key in step.keys)
+
+    def learn(self, record: GatheredRecord) -> None:
+        """Take in the measurements of a step."""
+        step = self._steps.setdefault((record.keys, record.mode), _StepReadings(record.keys))
+        self._is_stale |= step.learn(record)
+
+    def begin(self, lasting_bytes: int) -> None:
+        """Divide the budget for the coming step, if something new is known.
+
+        Raises
+        ------
+        InfeasibleBudgetError
+            The steps seen do not fit.
+        """
+        grown, self.lasting_bytes = lasting_bytes > self.lasting_bytes, lasting_bytes
+        if self._is_stale or (grown and self.numbers):
+            self._is_stale = False
+            self._divide()
+
+    def store_all_bytes(self, keys: Sequence[Key]) -> int:
+        """Bytes that these calls keep if nothing is recomputed."""
+        return sum(self._choices_of(index)[0].kept_bytes for index, _ in keys)
+
+    def _choices_of(self, index: int) -> tuple[PartCost, ...]:
+        """The costs of schedules of a part that keep different amounts; store-all comes first."""
+        if index not in self._choices:
+            part = self._parts[index]
+            if not part.is_measured:
+                self._before_measuring()  # ops are measured by the same profiler
+                part.measure(())
+            costs = [part.store_all_cost()]
+            beside = part.input_bytes() + part.given_bytes()
+            outputs = part.output_bytes()
+            for share in _KEPT_SHARES:
+                most = max(costs[0].backward_bytes, costs[0].forward_bytes)
+                kept = outputs + int(share * max(0, costs[0].kept_bytes - outputs))
+                plan = self._search(part, max(1, most - beside - kept), most)
+                if plan.schedule is None and plan.min_feasible_bytes:
+                    plan = self._search(part, 0, plan.min_feasible_bytes)
+                if plan.schedule is not None:
+                    costs.append(part.cost(part.add(plan.schedule)))
+                    self.plan = plan
+            self._choices[index] = tuple(dict.fromkeys(costs))
+        return self._choices[index]
+
+    def _search(self, part: TracedPart, outside_bytes: int, budget_bytes: int) -> Plan:
+        options: dict[str, Any] = {}
+        if self._options.planner == "auto":
+            options["effort"] = max(0.2, 0.2 * self._options.effort)
+            if self._options.time_limit_s is not None:
+                options["time_limit_s"] = self._options.time_limit_s
+        workload = part.workload(0, outside_bytes)
+        return try_plan(workload, max(1, budget_bytes), self._options.planner, **options)
+
+    def _line(
+        self,
+        step: _StepReadings,
+        allowed: Mapping[Key, int],
+        numbers: tuple[int, ...] | None = None,
+    ) -> list[CallInLine]:
+        """The calls of a step, of which those in `allowed` keep no more than these bytes.
+
+        With `numbers`, beside the bytes that were read when the calls ran by these schedules.
+        """
+        choices = []
+        for key in step.keys:
+            costs = self._trusted(key[0])
+            least = min(cost.kept_bytes for cost in costs)
+            most = max(least, allowed.get(key, costs[0].kept_bytes))
+            choices.append(tuple(cost for cost in costs if cost.kept_bytes <= most))
+        assert step.last is not None
+        return calls_in_line(step.last, step.levels(numbers), choices, self.lasting_bytes)
+
+    def _divide(self) -> None:
+        lines = [step for step in self._steps.values() if step.is_settled]
+        if not lines:
+            return
+        if self.budget_bytes is None or isinstance(self._options.budget, str):
+            most = max(store_all_peak(self._line(step, {})) for step in lines)
+            self.budget_bytes = budget_in_bytes(self._options.budget, most, [])
+        chosen: dict[Key, PartCost] = {}
+        for step in reversed(lines):
+            found = self._divided(step, {key: cost.kept_bytes for key, cost in chosen.items()})
+            chosen |= dict(zip(step.keys, found.costs, strict=True))
+        self.numbers = {key: cost.number for key, cost in chosen.items()}
+        self.peak_bytes = max(
+            peak_of(
+                self._line(step, {}, self._numbers_of(step)), [chosen[key] for key in step.keys]
+            )
+            for step in lines
+        )
+
+    def _divided(self, step: _StepReadings, allowed: Mapping[Key, int]) -> LinePlan:
+        assert self.budget_bytes is not None
+        calls = self._line(step, allowed)
+        found = divide(calls, self.budget_bytes)
+        if found is not None:
+            return found
+        least, budget = least_budget(calls, self.budget_bytes), format_bytes(self.budget_bytes)
+        assert self.plan is not None
+        raise InfeasibleBudgetError(
+            f"a step of {len(calls)} parts does not fit {budget}: the least found is "
+            f"{format_bytes(least)}",
+            plan=replace(self.plan, budget_bytes=self.budget_bytes, least=LeastBudget(least)),
+            hint=f"budget={least}, or a smaller batch",
+        )
+
+
+class _StepReadings:
+    """What was read of a step, by the schedules of its calls."""
+
+    def __init__(self, keys: tuple[Key, ...]) -> None:
+        self.keys = keys
+        self.last: GatheredRecord | None = None
+        self._rows: dict[tuple[int, ...], list[GatheredRecord]] = {}
+        self._settled: dict[tuple[int, ...], tuple[CallLevels, ...]] = {}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the step can be planned."""
+        return bool(self._settled)
+
+    def wants(self, numbers: tuple[int, ...]) -> bool:
+        """Whether the step is to be read when its calls run by these schedules."""
+        if not self.is_settled:
+            return True
+        return numbers not in self._settled and len(self._settled) < _MOST_SCHEDULES
+
+    def learn(self, record: GatheredRecord) -> bool:
+        """Take in a reading; returns whether it settles something."""
+        self.last = record
+        rows = self._rows.setdefault(record.numbers, [])
+        rows.append(record)
+        least = least_of(rows)
+        twice = sum(row.levels == least for row in rows) > 1
+        if record.numbers in self._settled or not (twice or len(rows) >= _MOST_READINGS):
+            return False
+        self._settled[record.numbers] = least
+        return True
+
+    def levels(self, numbers: tuple[int, ...] | None) -> tuple[CallLevels, ...]:
+        """The bytes around the calls, read with these schedules; the most of any otherwise."""
+        if numbers in self._settled:
+            return self._settled[numbers]
+        return most_of(list(self._settled.values()))

@@ -1,0 +1,252 @@
+"""The steps of a model whose blocks gather their parameters, by FSDP2; ops inside are scheduled.
+
+The hooks of FSDP2 break Dynamo's graphs, so that each block is a part of the step: PyTorch gathers,
+frees, prefetches and reduces around it as in a plain step. In which order the ranks communicate so
+does not depend on the schedules, and each rank follows a plan of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from schedsim.errors import UnsupportedError
+from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
+
+from ..dry_cuda import has_values
+from ..measure import storage_bytes
+from ..measure.cuda import requested_bytes
+from ..ranks import Ranks
+from ..torch_private import sharded_groups as private
+from ..torch_private.graph_tasks import when_backward_ends
+from .drop_in_options import DropInOptions
+from .gathered_calls import GatheredRecord, Mode, levels_of
+from .gathered_plans import GatheredPlans
+from .held_state import may_record
+from .outside_code import outside_meter
+from .part_sizes import Binding
+from .session import PartCall, Session
+from .sharded_state import ShardedState
+from .step_record import Key
+from .traced_part import TracedPart
+
+
+def refuse_other_communication(model: nn.Module) -> None:
+    """Refuse models that communicate in other ways than by gathering whole parameters.
+
+    Raises
+    ------
+    UnsupportedError
+        Ops of `model` communicate: ranks would have to run one schedule of them.
+    """
+    states = list(private.states(model))
+    where = None
+    if any(map(private.splits_ops, states)) or not states:
+        where = "tensor parallelism"
+    if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+        where = "SyncBatchNorm"
+    if any(True for state in states for _ in private.held_gradients(state)):
+        raise UnsupportedError(
+            f"gradients of {type(model).__name__} wait for a step that reduces them",
+            hint="give the budget between two steps of the optimizer",
+        )
+    if where is not None:
+        raise UnsupportedError(
+            f"ops of {type(model).__name__} communicate ({where}), and in place each rank plans "
+            "for itself",
+            hint="give the loss, with level='block': schedsim.rematerialize(model, (x, target), "
+            "budget, loss, level='block')",
+        )
+
+
+class GatheredSession(Session):
+    """The state that the parts of such steps share.
+
+    Before every step the ranks exchange whether all of them could plan it.
+    """
+
+    def __init__(self, model: nn.Module, options: DropInOptions, ranks: Ranks) -> None:
+        super().__init__(replace(options, dynamic=False))
+        self._ranks = ranks
+        self._device = next(model.parameters()).device
+        self.checks = self.checks and has_values(self._device)
+        self._shares = ShardedState(model, options)
+        self._held = self._shares
+        self._gathered = GatheredPlans(options, self.parts, self._stop_measuring)
+        self._mode: Mode = (False, True)
+        self._passing_bytes = 0
+
+    # -- what steps and parts report --------------------------------------------------------------
+
+    def step_begins(self, inputs: Any) -> None:
+        """A forward of the whole model is about to run.
+
+        All ranks exchange here, also one on which an earlier step is still open: until when it is,
+        the cycle collector may decide, which comes to each rank at another time.
+        """
+        self._free_forgotten()
+        begins = not any(call.is_open for call in self._calls)
+        may_start = self._meter is None and may_record()
+        lasting = self._begun(inputs) if begins else None
+        self._ranks.together("plan a step", lambda: self._plan_beside(lasting))
+        if not begins:
+            return
+        self._mode = (self._passing_bytes > 0, self._shares.reduces)
+        if self.is_rehearsing or not may_start or not self.is_learning:
+            return
+        if self.parts and all(part.is_measured for part in self.parts):
+            meter = outside_meter(self._device)
+            if meter is not None:
+                meter.start()
+                self._end_later()
+            self._meter, self._marks = meter, []
+
+    def _begun(self, inputs: Any) -> int:
+        """Begin a step, before which nothing is gathered; the bytes resident beside gradients."""
+        self._read_step()
+        self._stop_measuring()
+        self._calls = []
+        self._shares.look()
+        self._passing_bytes = self._shares.passing_bytes
+        lasting = self._shares.lasting_bytes + storage_bytes(inputs)
+        if self._device.type == "cuda":
+            lasting = max(lasting, requested_bytes(self._device) - self._passing_bytes)
+        return lasting
+
+    def _plan_beside(self, lasting_bytes: int | None) -> None:
+        if lasting_bytes is not None:
+            self._gathered.begin(lasting_bytes)
+
+    def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
+        """The number of the schedule by which `part` must run."""
+        self.num_forwards += 1
+        index = self.parts.index(part)
+        key = (index, sum(call.part is part and call.is_open for call in self._calls))
+        number = self._gathered.number_for(key)
+        kept = part.cost(number).kept_bytes
+        self._calls.append(PartCall(key, part, (), number, kept, self._shared(arguments)))
+        self._mark_at("forward", len(self._calls) - 1)
+        return number
+
+    def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
+        """Schedules of `part` that keep no more than the one of this call."""
+        most = self._calls[-1].kept_bytes
+        costs = [part.cost(number) for number in range(len(part.schedules))]
+        return [cost.number for cost in costs if cost.kept_bytes <= most]
+
+    def refuse(self, part: TracedPart, instead: int, wrong: str) -> None:
+        """Run the present call by another schedule, because its own gives another step."""
+        super().refuse(part, instead, wrong)
+        self._gathered.refuse()
+
+    def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
+        """The backward half of a call of `part` is about to run."""
+        self._mark_at("backward", self._number_of(header))
+
+    def backward_ends(self, part: TracedPart, header: torch.Tensor) -> None:
+        """The backward half of a call of `part` has run."""
+        number = self._number_of(header)
+        self._mark_at("after backward", number)
+        if number < 0:
+            return
+        self._calls[number].is_done = True
+        if self._meter is not None and all(call.is_done for call in self._calls):
+            # What the first block gathered is reduced when backward ends; then come other things.
+            when_backward_ends(self._ends)
+
+    def _ends(self) -> None:
+        self._mark_at("end", -1)
+
+    def _mark(self, what: str) -> None:
+        self._mark_at(what, len(self._calls) - 1)
+
+    def _mark_at(self, what: str, number: int) -> None:
+        if self._meter is not None:
+            self._meter.mark()
+            self._marks.append((what, number))
+
+    def _number_of(self, header: torch.Tensor) -> int:
+        places = [call.place for call in self._calls]
+        return places.index(header.data_ptr()) if header.data_ptr() in places else -1
+
+    def _read_step(self) -> None:
+        meter, calls = self._meter, self._calls
+        if meter is None or not calls or not self._marks or self._marks[-1][0] != "end":
+            return
+        stretches, self._meter = meter.stop(), None
+        whole = len(stretches) == len(self._marks) + 1
+        if not whole or len(set(self._marks)) < len(self._marks):
+            return  # some backward ran twice
+        costs = [call.part.cost(call.number) for call in calls]
+        levels = levels_of(calls, costs, self._marks, stretches)
+        if levels is None:
+            return
+        self._gathered.learn(
+            GatheredRecord(
+                tuple(call.key for call in calls),
+                tuple(call.number for call in calls),
+                self._mode,
+                tuple(call.shared_bytes for call in calls),
+                levels,
+                self._passing_bytes,
+            )
+        )
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether the next step like the last one will be read."""
+        return self._gathered.wants(self._mode)
+
+    # -- for people -------------------------------------------------------------------------------
+
+    @property
+    def numbers(self) -> dict[Key, int]:
+        """The schedule number of each call; a call is a part and how often it ran before."""
+        return self._gathered.numbers
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes, once steps were read."""
+        return self._gathered.budget_bytes
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Predicted peak of a step on this rank; ``None`` before steps were read."""
+        return self._gathered.peak_bytes
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of a part that was made last."""
+        return self._gathered.plan
+
+    @property
+    def store_all_bytes(self) -> int:
+        """About the bytes of the last step, had it recomputed nothing."""
+        kept = self._gathered.store_all_bytes([call.key for call in self._calls])
+        return kept + self._shares.total_bytes
+
+    def report(self) -> str:
+        """A description of what was planned, for people."""
+        if self.budget_bytes is None or self.peak_bytes is None:
+            return "no plan yet: the first steps keep least, and are measured"
+        counted = Counter(key[0] for key in self.numbers)
+        lines = [f"budget {format_bytes(self.budget_bytes)} on this rank"]
+        lines.append(f"  resident       {format_bytes(self._gathered.lasting_bytes)}")
+        lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")
+        for key, number in self.numbers.items():
+            part = self.parts[key[0]]
+            cost, plain = part.cost(number), sum(op.time_s for op in part.graph.ops)
+            extra = f"{cost.time_s / plain - 1:+.2%}" if plain else ""
+            place = f", call {key[1] + 1} of {counted[key[0]]}" if counted[key[0]] > 1 else ""
+            lines.append(
+                f"  {part.name}{place}: keeps {format_bytes(cost.kept_bytes)}, time {extra}"
+            )
+        compared = sum(part.trust.num_compared for part in self.parts)
+        later = f"; then {compared} times a new schedule with another" if compared else ""
+        lines.append(f"  check          {self.check_note}{later}")
+        return "\n".join(lines)
