@@ -115,6 +115,8 @@ def _launch(found: ClusterPrediction, framework: str | None) -> str | None:
 
 def _show(found: ClusterPrediction, limit: int) -> None:
     """The prediction, for people."""
+    from ..clusters.op_words import in_words
+
     model, degrees, training = found.model, found.degrees, found.training
     click.echo(
         f"{model.name}, {model.num_parameters:,} parameters ({model.source})"
@@ -149,7 +151,7 @@ def _show(found: ClusterPrediction, limit: int) -> None:
     print_facts(facts)
     click.echo()
     fullest = found.fullest
-    click.echo(f"at the peak of pipeline rank {fullest.rank}, in {fullest.peak_op}")
+    click.echo(f"at the peak of pipeline rank {fullest.rank}, during {in_words(fullest.peak_op)}")
     rows = sorted(fullest.kinds.items(), key=lambda item: -item[1])
     print_facts([(f"  {kind}", format_bytes_short(size)) for kind, size in rows])
     if degrees.pipeline > 1:

@@ -125,11 +125,12 @@ class EndWriter(UnitWriter):
             return
         parts = training.loss_chunks
         for k in range(parts):
+            chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
             wide, chance = f"L wide {k} {micro}", f"L chance {k} {micro}"
             size = 2 * logits // parts
             self._add(
                 Op(
-                    f"wide {k} {micro}",
+                    f"wide {chunk}",
                     "forward",
                     op_s(0, 0, 3 * logits // parts),
                     0,
@@ -139,7 +140,7 @@ class EndWriter(UnitWriter):
             )
             self._add(
                 Op(
-                    f"loss {k} {micro}",
+                    f"loss {chunk}",
                     "forward",
                     op_s(0, 0, 2 * size),
                     # Over a split vocabulary, exponents are a tensor of their own.
@@ -200,13 +201,14 @@ class EndWriter(UnitWriter):
         parts, op_s = self.training.loss_chunks, self.fabric.op_s
         size, found = 2 * logits // parts, []
         for k in reversed(range(parts)):
+            chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
             chance, picked, wide = (
                 f"L {what} {k} {micro}" for what in ("chance", "picked", "wide'")
             )
             made = f"{grad} {k}" if parts > 1 else grad
             self._add(
                 Op(
-                    f"picked {k} {micro}",
+                    f"picked {chunk}",
                     "backward",
                     op_s(0, 0, size),
                     0,
@@ -216,7 +218,7 @@ class EndWriter(UnitWriter):
             )
             self._add(
                 Op(
-                    f"loss' {k} {micro}",
+                    f"loss' {chunk}",
                     "backward",
                     op_s(0, 0, 3 * size),
                     size if self.degrees.tensor > 1 else 0,
@@ -226,7 +228,7 @@ class EndWriter(UnitWriter):
             )
             self._add(
                 Op(
-                    f"wide' {k} {micro}",
+                    f"wide' {chunk}",
                     "backward",
                     op_s(0, 0, size),
                     0,
