@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import SchedsimError
@@ -83,6 +85,9 @@ class Moment:
         return self.reserved_bytes - self.rounded_bytes
 
 
+_WRONG = "the events of the snapshot do not lead to its segments"
+_WRONG_HINT = "record without skip_actions, and dump before the record ends (enabled=None)"
+
 _MAKES_SEGMENT, _ENDS_SEGMENT = ("segment_alloc", "segment_map"), ("segment_free", "segment_unmap")
 
 
@@ -94,14 +99,17 @@ def peak_of(snapshot: Snapshot, *, of: str = "requested") -> Moment:
 
     Notes
     -----
-    O(n) for n events.
+    O(n log n) for n events.
 
     Raises
     ------
     SchedsimError
-        The snapshot holds no memory of the device.
+        The snapshot holds no memory of the device, or its events cannot have led to its segments.
     """
     levels = _levels(snapshot)
+    # What is requested lies in segments; blocks of private pools, too.
+    if any(not 0 <= requested <= reserved for requested, reserved in levels):
+        raise SchedsimError(_WRONG, hint=_WRONG_HINT)
     if not snapshot.events and not snapshot.segments:
         raise SchedsimError(
             "the snapshot holds no memory of the device",
@@ -133,9 +141,8 @@ def _levels(snapshot: Snapshot) -> list[tuple[int, int]]:
 def _moment(snapshot: Snapshot, at: int, level: tuple[int, int]) -> Moment:
     """The state after event `at`, from the end backward."""
     live: dict[int, tuple[int, int, tuple[Frame, ...], bool]] = {}
-    segments: dict[int, int] = {}
+    pieces = _MemoryPieces((segment.address, segment.size_bytes) for segment in snapshot.segments)
     for segment in snapshot.segments:
-        segments[segment.address] = segment.size_bytes
         for block in segment.blocks:
             if block.live:
                 size, stream = block.requested_bytes, segment.stream
@@ -146,9 +153,9 @@ def _moment(snapshot: Snapshot, at: int, level: tuple[int, int]) -> Moment:
         elif event.action == "free_completed":
             live[event.address] = (event.size_bytes, event.stream, (), True)
         elif event.action in _MAKES_SEGMENT:
-            _cut(segments, event.address, event.size_bytes)
+            pieces.cut(event.address, event.size_bytes)
         elif event.action in _ENDS_SEGMENT:
-            segments[event.address] = event.size_bytes
+            pieces.add(event.address, event.size_bytes)
     stacks = {
         event.address: event.frames
         for event in snapshot.events[: at + 1]
@@ -166,16 +173,35 @@ def _moment(snapshot: Snapshot, at: int, level: tuple[int, int]) -> Moment:
         for address, (size, stream, frames, freed) in live.items()
     ]
     blocks.sort(key=lambda block: (-block.requested_bytes, block.address))
+    segments = dict(zip(pieces.starts, pieces.sizes, strict=True))
+    if (sum(block.requested_bytes for block in blocks), sum(pieces.sizes)) != level:
+        raise SchedsimError(_WRONG, hint=_WRONG_HINT)
     return Moment(at, len(snapshot.events), level[0], level[1], tuple(blocks), segments)
 
 
-def _cut(segments: dict[int, int], address: int, size: int) -> None:
-    """Take a piece out of the memory, which may be a part of an expandable segment."""
-    for start, length in list(segments.items()):
-        if start <= address < start + length:
-            del segments[start]
-            if address > start:
-                segments[start] = address - start
-            if address + size < start + length:
-                segments[address + size] = start + length - address - size
-            return
+class _MemoryPieces:
+    """Disjoint pieces of memory, by address."""
+
+    def __init__(self, pieces: Iterable[tuple[int, int]]) -> None:
+        found = sorted(pieces)
+        self.starts = [start for start, _ in found]
+        self.sizes = [size for _, size in found]
+
+    def add(self, start: int, size: int) -> None:
+        """Add a piece."""
+        at = bisect_left(self.starts, start)
+        self.starts.insert(at, start)
+        self.sizes.insert(at, size)
+
+    def cut(self, start: int, size: int) -> None:
+        """Take a range out, which may be part of a piece, or of several that touch."""
+        first = max(0, bisect_right(self.starts, start) - 1)
+        if first < len(self.starts) and self.starts[first] + self.sizes[first] <= start:
+            first += 1
+        last = bisect_left(self.starts, start + size)
+        left = []
+        for low, length in zip(self.starts[first:last], self.sizes[first:last], strict=True):
+            left += [(low, start), (start + size, low + length)]
+        left = [(low, high - low) for low, high in left if low < high]
+        self.starts[first:last] = [low for low, _ in left]
+        self.sizes[first:last] = [length for _, length in left]

@@ -23,7 +23,11 @@ _ACTIONS = {
     "oom",
     "snapshot",
     "workspace_snapshot",
+    "annotate",
 }
+
+MOST_BYTES = 2**50
+"""Sizes beyond this are of no device."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,18 @@ class Snapshot:
     settings: dict[str, Any]
 
 
+_BROKEN = (
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+)
+
+
 class _PlainUnpickler(pickle.Unpickler):
     """Unpickles dicts, lists, tuples, numbers and text; a name of any other object is an error."""
 
@@ -143,62 +159,100 @@ def read_snapshot(path: str | PathLike[str], device: int | None = None) -> Snaps
         found = _PlainUnpickler(io.BytesIO(Path(path).read_bytes())).load()
     except pickle.UnpicklingError as error:
         raise SchedsimError(f"{path} is no memory snapshot: {error}", hint=_HOW) from error
-    except (EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+    except _BROKEN as error:
         raise SchedsimError(f"{path} is no memory snapshot: it is broken off", hint=_HOW) from error
     try:
-        return _snapshot(found, device)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        return _SnapshotReader().snapshot(found, device)
+    except _BROKEN as error:
         what = " ".join(str(error).split())[:100]
         raise SchedsimError(
             f"{path} is no memory snapshot: {type(error).__name__} {what}", hint=_HOW
         ) from error
 
 
-def _snapshot(found: Any, device: int | None) -> Snapshot:
-    traces = found["device_traces"]
-    if device is None:
-        with_segments = {int(s["device"]) for s in found["segments"]}
-        device = max(
-            range(len(traces)),
-            key=lambda i: (len(traces[i]), i in with_segments, -i),
-            default=0,
+class _SnapshotReader:
+    """Makes a snapshot of the plain objects of a file, each stack and each frame once."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[int, tuple[Frame, ...]] = {}
+        self._frames: dict[int, Frame] = {}
+
+    def snapshot(self, found: Any, device: int | None) -> Snapshot:
+        """The snapshot of one device."""
+        traces, segments = found["device_traces"], found["segments"]
+        if device is None:
+            with_segments = {_number(s["device"]) for s in segments}
+            device = max(
+                range(len(traces)),
+                key=lambda i: (len(traces[i]), i in with_segments, -i),
+                default=0,
+            )
+        events = traces[device] if device < len(traces) else ()
+        return Snapshot(
+            device,
+            tuple(self._segment(s) for s in segments if _number(s["device"]) == device),
+            tuple(map(self._event, events)),
+            dict(found.get("allocator_settings") or {}),
         )
-    segments = tuple(_segment(s) for s in found["segments"] if int(s["device"]) == device)
-    events = tuple(_event(e) for e in traces[device]) if device < len(traces) else ()
-    return Snapshot(device, segments, events, dict(found.get("allocator_settings") or {}))
+
+    def _segment(self, found: Any) -> Segment:
+        start = at = _number(found["address"])
+        blocks = []
+        for block in found["blocks"]:
+            size = _size(block["size"])
+            address = _number(block.get("address", at))
+            live = block["state"] in ("active_allocated", "active_awaiting_free")
+            requested = _size(block.get("requested_size", size))
+            stack = self._stack(block.get("frames"))
+            blocks.append(Held(address, size, requested if live else 0, live, stack))
+            at = address + size
+        return Segment(
+            start,
+            _size(found["total_size"]),
+            _number(found.get("stream", 0)),
+            bool(found.get("is_expandable", False)),
+            tuple(blocks),
+        )
+
+    def _event(self, found: Any) -> Event:
+        action = found["action"]
+        if action not in _ACTIONS:
+            raise ValueError(f"unknown action {_text(action)!r}")
+        return Event(
+            action,
+            _number(found.get("addr", found.get("address", 0)) or 0),
+            _size(found["size"]),
+            _number(found.get("stream", 0)),
+            self._stack(found.get("frames")),
+        )
+
+    def _stack(self, found: Any) -> tuple[Frame, ...]:
+        if not found:
+            return ()
+        if id(found) not in self._stacks:  # the same list stands at many events
+            self._stacks[id(found)] = tuple(map(self._frame, found))
+        return self._stacks[id(found)]
+
+    def _frame(self, found: Any) -> Frame:
+        if id(found) not in self._frames:
+            file, name = _text(found["filename"]), _text(found["name"])
+            self._frames[id(found)] = Frame(file, _number(found["line"]), name)
+        return self._frames[id(found)]
 
 
-def _segment(found: Any) -> Segment:
-    blocks, at = [], int(found["address"])
-    for block in found["blocks"]:
-        size = int(block["size"])
-        address = int(block.get("address", at))
-        live = block["state"] in ("active_allocated", "active_awaiting_free")
-        requested = int(block.get("requested_size", size)) if live else 0
-        blocks.append(Held(address, size, requested, live, _frames(block.get("frames"))))
-        at = address + size
-    return Segment(
-        int(found["address"]),
-        int(found["total_size"]),
-        int(found.get("stream", 0)),
-        bool(found.get("is_expandable", False)),
-        tuple(blocks),
-    )
+def _number(found: Any) -> int:
+    if type(found) is not int or abs(found) >= 2**64:
+        raise ValueError(f"a {type(found).__name__} that is no number of 64 bits")
+    return found
 
 
-def _event(found: Any) -> Event:
-    action = str(found["action"])
-    if action not in _ACTIONS:
-        raise ValueError(f"unknown action {action!r}")
-    address = int(found.get("addr", found.get("address", 0)) or 0)
-    return Event(
-        action,
-        address,
-        int(found["size"]),
-        int(found.get("stream", 0)),
-        _frames(found.get("frames")),
-    )
+def _size(found: Any) -> int:
+    if not 0 <= _number(found) <= MOST_BYTES:
+        raise ValueError(f"a size of {found} bytes")
+    return int(found)
 
 
-def _frames(found: Any) -> tuple[Frame, ...]:
-    return tuple(Frame(str(f["filename"]), int(f["line"]), str(f["name"])) for f in found or ())
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError(f"a {type(found).__name__} that is no text")
+    return found

@@ -68,6 +68,36 @@ def test_a_piece_cut_out_of_a_segment(tmp_path, at, before):
     assert peak.segments == {k * MIB: size * MIB for k, size in before.items()}
 
 
+def test_pieces_that_were_mapped_at_once(tmp_path):
+    """The first half of what was mapped at once is given back: at the end, two pieces touched."""
+    events = [
+        event("segment_map", 0, 4 * MIB),
+        event("alloc", 0, 3 * MIB, FORWARD),
+        event("free_completed", 0, 3 * MIB),
+        event("segment_unmap", 0, 2 * MIB),
+    ]
+    left = [(2 * MIB, 2 * MIB, [block(2 * MIB, MIB, False)])]
+    snapshot = read_snapshot(written(tmp_path, document(left, events)))
+    assert peak_of(snapshot, of="reserved").segments == {0: 2 * MIB, 2 * MIB: 2 * MIB}
+    events.insert(0, event("oom", 0, MIB))
+    left[0] = (2 * MIB, 2 * MIB, [])
+    assert (
+        peak_of(read_snapshot(written(tmp_path, document(left, events[:1])))).requested_bytes == 0
+    )
+
+
+@pytest.mark.parametrize("left_out", ["alloc", "free_completed", "segment_free"])
+def test_a_record_without_some_actions_is_refused(tmp_path, left_out):
+    """`skip_actions` leaves events out, and what was alive is then not known."""
+    content, _ = recorded(3, 0, 200)
+    content["device_traces"][0] = [
+        one for one in content["device_traces"][0] if one["action"] != left_out
+    ]
+    with pytest.raises(SchedsimError, match="do not lead to its segments") as caught:
+        peak_of(read_snapshot(written(tmp_path, content)))
+    assert "skip_actions" in caught.value.hint
+
+
 def test_an_address_used_twice_has_the_stack_of_its_last_request(tmp_path):
     """And a block whose request was not recorded has that which the allocator still knows."""
     events = [

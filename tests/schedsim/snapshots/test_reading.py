@@ -8,10 +8,10 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshot_files import written
+from snapshot_files import document, event, recorded, written
 
 from schedsim.errors import SchedsimError
-from schedsim.snapshots import read_snapshot
+from schedsim.snapshots import peak_of, read_snapshot
 
 
 class Bomb:
@@ -50,6 +50,56 @@ def test_other_files_are_refused(tmp_path, content):
     with pytest.raises(SchedsimError, match="is no memory snapshot") as caught:
         read_snapshot(written(tmp_path, content))
     assert "_record_memory_history" in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [float("inf"), -1, 2**63, 10**400, True, "7", None, [], {}])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("segments", 0, "total_size"),
+        ("segments", 0, "blocks", 0, "size"),
+        ("segments", 0, "blocks", 0, "requested_size"),
+        ("device_traces", 0, 0, "size"),
+    ],
+)
+def test_sizes_that_no_device_has_are_refused(tmp_path, place, value):
+    """A size is a number of bytes."""
+    content, _ = recorded(1, 3, 30)
+    holder = content
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    with pytest.raises(SchedsimError, match="is no memory snapshot"):
+        read_snapshot(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("key", ["filename", "name"])
+def test_frames_are_of_text(tmp_path, key):
+    """A list that holds itself many times has no end when it is written out."""
+    nested = []
+    for _ in range(60):
+        nested = [nested, nested]
+    frame = {"filename": "a.py", "line": 1, "name": "forward", key: nested}
+    events = [event("alloc", 0, 512, [frame])]
+    with pytest.raises(SchedsimError, match="a list that is no text"):
+        read_snapshot(written(tmp_path, document([], events)))
+
+
+def test_lengths_that_no_memory_holds_are_refused(tmp_path):
+    """They say that the file goes on, which it does not."""
+    path = tmp_path / "long.pickle"
+    path.write_bytes(b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f.")
+    with pytest.raises(SchedsimError, match="is no memory snapshot"):
+        read_snapshot(path)
+
+
+def test_notes_on_tensors_are_no_events_of_memory(tmp_path):
+    """PyTorch 2.15 records what a program notes on a tensor."""
+    content, _ = recorded(1, 3, 30)
+    expected = peak_of(read_snapshot(written(tmp_path, content)))
+    content["device_traces"][0].append(event("annotate", 0, 0))
+    found = peak_of(read_snapshot(written(tmp_path, content)))
+    assert found.blocks == expected.blocks
 
 
 @given(st.binary(max_size=60))

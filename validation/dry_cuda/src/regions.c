@@ -15,10 +15,25 @@ static size_t used, peak_used;
 void dry_lock(void) { pthread_mutex_lock(&lock); }
 void dry_unlock(void) { pthread_mutex_unlock(&lock); }
 
+/* Each reservation lies above the one before. Among free blocks of one size PyTorch's allocator takes
+   the lowest, so that what is reserved would depend on where the kernel has room. */
+static void *next_address(size_t size) {
+    static const uintptr_t first = 0x100000000000, end = 0x500000000000, step = 0x200000;
+    static uintptr_t next = first;
+    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+    uintptr_t whole = (size + step - 1) & ~(step - 1);
+    pthread_mutex_lock(&turn);
+    if (next + whole > end) next = first; /* the kernel passes over what is still in use */
+    uintptr_t chosen = next;
+    next += whole;
+    pthread_mutex_unlock(&turn);
+    return (void *)chosen;
+}
+
 /* Readable and writable, committed page by page where it is touched. */
 void *dry_reserve(size_t size, size_t align) {
     size_t whole = size + align;
-    char *raw = mmap(NULL, whole, PROT_READ | PROT_WRITE,
+    char *raw = mmap(next_address(whole), whole, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED) return NULL;
     char *start = (char *)(((uintptr_t)raw + align - 1) / align * align);
