@@ -155,8 +155,14 @@ def read_snapshot(path: str | PathLike[str], device: int | None = None) -> Snaps
         The file is not a snapshot, or contains more than containers, numbers and text: objects that
         it names are never imported or called.
     """
+    from ._opcodes import WRONG, check_opcodes  # compiled
+
+    data = Path(path).read_bytes()
+    wrong = WRONG.get(check_opcodes(data))
+    if wrong is not None:
+        raise SchedsimError(f"{path} is no memory snapshot: {wrong}", hint=_HOW)
     try:
-        found = _PlainUnpickler(io.BytesIO(Path(path).read_bytes())).load()
+        found = _PlainUnpickler(io.BytesIO(data)).load()
     except pickle.UnpicklingError as error:
         raise SchedsimError(f"{path} is no memory snapshot: {error}", hint=_HOW) from error
     except _BROKEN as error:

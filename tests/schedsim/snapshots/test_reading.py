@@ -85,14 +85,6 @@ def test_frames_are_of_text(tmp_path, key):
         read_snapshot(written(tmp_path, document([], events)))
 
 
-def test_lengths_that_no_memory_holds_are_refused(tmp_path):
-    """They say that the file goes on, which it does not."""
-    path = tmp_path / "long.pickle"
-    path.write_bytes(b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f.")
-    with pytest.raises(SchedsimError, match="is no memory snapshot"):
-        read_snapshot(path)
-
-
 def test_notes_on_tensors_are_no_events_of_memory(tmp_path):
     """PyTorch 2.15 records what a program notes on a tensor."""
     content, _ = recorded(1, 3, 30)
