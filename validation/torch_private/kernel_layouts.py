@@ -1,4 +1,4 @@
-"""Layouts that kernels give their results, where torch's fake tensors say others."""
+"""Layouts and types that kernels give their results, where torch's fake tensors say others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 BATCH_NORMS = {
@@ -21,13 +22,18 @@ BATCH_NORMS = {
 }
 """Ops -> the position of the input."""
 
+STATISTICS = {"native_layer_norm.default": 2}
+"""Ops that return mean and deviation -> the position of the weight, before that of the bias."""
+
 
 @contextmanager
 def true_layouts() -> Iterator[None]:
-    """Within a trace, have batch norms of the CPU lay their results out as their kernels do.
+    """Within a trace, have norms of the CPU make their results as their kernels do.
 
-    torch's fakes keep the strides of the input; the kernels write in the order of dimensions, or
-    channels last. A view that a trace takes of the one would fail on the other.
+    torch's fakes of batch norms keep the strides of the input; the kernels write in the order of
+    dimensions, or channels last. A view that a trace takes of the one would fail on the other.
+    Fakes of layer norms give mean and deviation the type of the input; the kernels give
+    them that of the weight, which autocast leaves in float32, and their backward asks for it.
     """
 
     def laid_out(own: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -41,16 +47,31 @@ def true_layouts() -> Iterator[None]:
 
         return run
 
-    before: dict[Any, Callable[..., Any]] = {}
-    for name, position in BATCH_NORMS.items():
-        packet, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.aten, packet), overload)
-        if op in decomposition_table:
-            before[op] = decomposition_table[op]
-            decomposition_table[op] = laid_out(before[op], position)
+    def typed(own: Callable[..., Any], position: int) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            first, mean, deviation = own(*args, **kwargs)
+            held = [t for t in args[position : position + 2] if isinstance(t, torch.Tensor)]
+            if held and first.device.type == "cpu":
+                mean, deviation = mean.to(held[0].dtype), deviation.to(held[0].dtype)
+            return first, mean, deviation
+
+        return run
+
+    before: list[tuple[dict[Any, Callable[..., Any]], Any, Callable[..., Any]]] = []
+    for rule, ops in ((laid_out, BATCH_NORMS), (typed, STATISTICS)):
+        for name, position in ops.items():
+            packet, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.aten, packet), overload)
+            # Functions of fake tensors alone take the mode and the op before its arguments.
+            for table, first in ((decomposition_table, 0), (op_implementations_dict, 2)):
+                if op in table:
+                    before.append((table, op, table[op]))
+                    table[op] = rule(table[op], first + position)
     FakeTensorMode.cache_clear()
     try:
         yield
     finally:
-        decomposition_table.update(before)
+        for table, op, own in before:
+            table[op] = own
         FakeTensorMode.cache_clear()

@@ -39,3 +39,18 @@ def test_batch_norms(form, like):
     mode = fake_mode()
     with true_layouts(), mode:
         assert strides(mode.from_tensor(x)) == expected
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+def test_statistics_of_layer_norms_have_the_type_of_the_weight(kind):
+    """As under autocast, which leaves the weight in float32: the backward's kernel asks for it."""
+
+    def made(x, weight, bias):
+        found = torch.ops.aten.native_layer_norm(x, [4], weight, bias, 1e-5)
+        return [(t.shape, t.stride(), t.dtype) for t in found]
+
+    given = torch.randn(2, 4, 4, dtype=kind), torch.randn(4), torch.randn(4)
+    mode = fake_mode()
+    with true_layouts(), mode:
+        faked = made(*map(mode.from_tensor, given))
+    assert faked == made(*given)
