@@ -68,7 +68,9 @@ def bytes_around_calls(
     at_end = max(0, scaled(record.after_forward[-1].left, end) - given)
     shared = [_shared_bytes(record, i, part, sizes[i]) for i, part in enumerate(parts)]
     # What the step is given is there in every call; the first call reads it.
-    before, found = resident_bytes + shared[0], []
+    # So is what the code before the first call has kept; its own most stands with the first call.
+    left, most_before = scaled(record.before.left, 0), scaled(record.before.most, 0)
+    before, found = resident_bytes + shared[0] + left, []
     for i, part in enumerate(parts):
         most = scaled(record.after_forward[i].most, i)
         behind = scaled(record.after_backward[i].most, i) + part.input_gradient_bytes(sizes[i])
@@ -79,7 +81,9 @@ def bytes_around_calls(
                 between=max(0, most - given) + given if i == end else max(0, most),
                 later=later[i + 1],
                 at_end=at_end,
-                behind=behind + later[i + 1] + part.gradient_bytes,
+                behind=max(
+                    behind + later[i + 1] + part.gradient_bytes, 0 if i else most_before - left
+                ),
             )
         )
         before += scaled(record.after_forward[i].left, i)

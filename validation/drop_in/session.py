@@ -28,7 +28,7 @@ from .held_state import HeldState, may_record
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .part_sizes import Binding
 from .step_plans import StepPlans
-from .step_record import Key, StepRecord
+from .step_record import NOTHING, Key, StepRecord
 from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
@@ -115,6 +115,11 @@ class Session:
         # what the present step was given.
         self._handed: dict[int, int] = {}
         self._given: dict[int, int] = {}
+        self._made_before = 0  # bytes of what the first part reads and the code before it has made
+        # Whether a record may start in the step that has begun; None where only parts say so.
+        self._may_start: bool | None = None
+        self._begins_early = False
+        self._front = NOTHING
         self._num_looks = self._num_collections = 0
         self._is_missing = True
         self._meter: OutsideMeter | None = None
@@ -144,6 +149,10 @@ class Session:
     def step_begins(self, inputs: Any) -> None:
         """A forward of the whole model is about to run; the first part will say more."""
         self._handed = _bytes_by_storage(inputs)
+        if self.parts and not any(call.is_open for call in self._calls):
+            self._may_start = self._end_step()
+            if self._may_start and self._is_missing:
+                self._start_measuring(torch.device(self.parts[0].device))
 
     # -- what the parts report --------------------------------------------------------------------
 
@@ -230,6 +239,7 @@ class Session:
         """Bytes that exist before a step, the inputs of its first part excluded."""
         fixed = set(part.fixed_positions)
         read = _bytes_by_storage([t for i, t in enumerate(arguments) if i not in fixed])
+        self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
         found = self._held.total_bytes + others
@@ -239,24 +249,40 @@ class Session:
         return found
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
-        # Profiler ranges that are open here began under the record that ends here. As they end,
-        # they write to any record that runs by then. So the next record starts a step later.
+        may_start, self._may_start = self._may_start, None
+        if may_start is None:
+            may_start = self._end_step()
+        self.plans.begin(self._resident_bytes(part, arguments, binding))
+        wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
+        if wanted and may_start and self._meter is None:
+            self._start_measuring(torch.device(part.device))
+            self._begins_early = False
+
+    def _end_step(self) -> bool:
+        """End the step before; whether a record may start in this one.
+
+        Profiler ranges that are open here began under the record that ends here. As they end, they
+        write to any record that runs by then. So the next record starts a step later.
+        """
         may_start = self._meter is None and may_record()
         self._read_step()
         self._stop_measuring()
         self._calls = []
-        self.plans.begin(self._resident_bytes(part, arguments, binding))
-        wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
+        return may_start
+
+    def _start_measuring(self, device: torch.device) -> None:
+        """Begin a record, if it is worth it and no other profiler is on."""
         may_look = len(self.plans.records) < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
-        if wanted and may_look and may_start and not self.is_rehearsing:
-            self._is_missing = False
-            self._num_looks += 1
-            if all(part.is_measured for part in self.parts):
-                meter = outside_meter(torch.device(part.device))
-                if meter is not None:
-                    meter.start()
-                    self._end_later()
-                self._meter, self._marks = meter, []
+        if self.is_rehearsing or not may_look:
+            return
+        self._is_missing = False
+        self._num_looks += 1
+        if all(part.is_measured for part in self.parts):
+            meter = outside_meter(device)
+            if meter is not None:
+                meter.start()
+                self._end_later()
+            self._meter, self._marks, self._begins_early = meter, [], True
 
     def _mark(self, what: str) -> None:
         if self._meter is not None:
@@ -297,12 +323,19 @@ class Session:
         for (what, _), stretch in zip(self._marks, stretches[1:], strict=True):
             if what in after:
                 after[what].append(stretch)
+        if self._begins_early:
+            # On a CUDA device what is left there is resident, and what the first part reads is its
+            # input anyhow.
+            is_resident = self._calls[0].part.device == "cuda"
+            left = 0 if is_resident else max(0, stretches[0].left - self._made_before)
+            self._front = OutsideBytes(stretches[0].most, left)
         record = StepRecord(
             tuple(call.key for call in self._calls),
             tuple(call.binding for call in self._calls),
             tuple(call.shared_bytes for call in self._calls),
             tuple(after["after forward"]),
             tuple(reversed(after["after backward"])),
+            self._front,
         )
         if len(record.after_backward) == len(self._calls):
             self.plans.learn(record)

@@ -23,7 +23,13 @@ from .drop_in_options import DropInOptions
 from .line_calls import bytes_around_calls, call_in_line, least_budget, store_all_peak
 from .part_line import CallInLine, LinePlan, PartCost, divide
 from .part_sizes import Binding
-from .step_record import Key, StepRecord, bytes_between_halves, single_peak_bytes
+from .step_record import (
+    Key,
+    StepRecord,
+    bytes_between_halves,
+    bytes_by_itself,
+    single_peak_bytes,
+)
 from .traced_part import TracedPart
 
 log = logging.getLogger("schedsim.drop_in")
@@ -409,7 +415,7 @@ class StepPlans:
                 assert plan.peak_bytes is not None
                 part = self._parts[record.keys[0][0]]
                 numbers[record.keys[0]] = part.add(plan.schedule)
-                most = max(most, plan.peak_bytes)
+                most = max(most, plan.peak_bytes, self._by_itself(record))
         lines = [*others, *(record for record in singles if record.keys[0] in shared)]
         for record in reversed(lines):
             found = self._plan_line(record, chosen) if searches else self._divided(record, chosen)
@@ -446,11 +452,24 @@ class StepPlans:
         plan = self._search(workload, budget, 1.0)
         if plan.schedule is None:
             raise self._infeasible(f"a step{part.sizes.in_words(binding)}", plan)
+        least = self._by_itself(record)
+        if least > budget:
+            raise InfeasibleBudgetError(
+                f"a step{part.sizes.in_words(binding)} does not fit {format_bytes(budget)}: the "
+                f"code outside of its part takes {format_bytes(least)}",
+                plan=replace(plan, least=LeastBudget(least)),
+                hint=f"budget={least}, or a smaller batch",
+            )
         self.plan = plan
         log.info("%s", plan)
         if len(plan.schedule) > part.graph.num_ops:
             self._plan_smaller(record, binding)
         return plan
+
+    def _by_itself(self, record: StepRecord) -> int:
+        index = record.keys[0][0]
+        part, binding = self._parts[index], self._largest[index]
+        return self.resident_bytes + bytes_by_itself(record, part, binding)
 
     def _plan_smaller(self, record: StepRecord, binding: Binding) -> None:
         """Plan schedules for batches smaller than `binding`, which need less recomputation."""

@@ -10,6 +10,8 @@ from .part_line import PartCost
 from .part_sizes import Binding
 from .traced_part import TracedPart
 
+NOTHING = OutsideBytes(0, 0)
+
 Key = tuple[int, int]
 """Index of a part, and how often the step has called it before."""
 
@@ -28,6 +30,8 @@ class StepRecord:
         For each call, bytes of the code after its forward, up to the next part.
     after_backward
         For each call, bytes of the code after its backward, up to the next part in backward.
+    before
+        Bytes of the code before the first call, beyond those of the first call's inputs.
     """
 
     keys: tuple[Key, ...]
@@ -35,6 +39,7 @@ class StepRecord:
     shared_bytes: tuple[int, ...]
     after_forward: tuple[OutsideBytes, ...]
     after_backward: tuple[OutsideBytes, ...]
+    before: OutsideBytes = NOTHING
 
 
 def scaled_bytes(num_bytes: int, measured: int, now: int) -> int:
@@ -56,14 +61,26 @@ def bytes_between_halves(record: StepRecord, part: TracedPart, binding: Binding)
     Returns
     -------
     (held, most)
-        What the caller still holds when backward begins, such as a loss or logged values, and the
-        most that the code takes beyond that.
+        What the caller still holds when backward begins, such as a loss, logged values, or what the
+        code before the part has kept, and the most that the code takes beyond that.
     """
     measured = record.bindings[0]
     given, after = part.given_bytes(measured), record.after_forward[0]
     sizes = part.output_bytes(measured), part.output_bytes(binding)
     held = scaled_bytes(max(0, after.left - given), *sizes)
-    return held, max(0, scaled_bytes(max(0, after.most - given), *sizes) - held)
+    most = max(0, scaled_bytes(max(0, after.most - given), *sizes) - held)
+    return held + scaled_bytes(record.before.left, *sizes), most
+
+
+def bytes_by_itself(record: StepRecord, part: TracedPart, binding: Binding) -> int:
+    """The most that the code around a step's only part takes, whatever the part's schedule.
+
+    Before its forward, and after its backward beside what that has left.
+    """
+    sizes = part.output_bytes(record.bindings[0]), part.output_bytes(binding)
+    left = part.gradient_bytes + part.input_gradient_bytes(binding)
+    left += scaled_bytes(record.before.left + record.after_backward[0].most, *sizes)
+    return part.input_bytes(binding) + max(left, scaled_bytes(record.before.most, *sizes))
 
 
 def single_peak_bytes(
@@ -78,4 +95,5 @@ def single_peak_bytes(
     """
     between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
     held, outside = bytes_between_halves(record, part, binding)
-    return held + max(cost.forward_bytes, between + outside, cost.backward_bytes)
+    most = held + max(cost.forward_bytes, between + outside, cost.backward_bytes)
+    return max(most, bytes_by_itself(record, part, binding))

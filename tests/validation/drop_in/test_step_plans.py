@@ -277,3 +277,38 @@ def test_a_budget_that_the_compared_step_does_not_fit_is_named():
     with pytest.raises(schedsim.InfeasibleBudgetError, match="part1 does not fit") as refused:
         schedsim.rematerialize(Net(broken=True), x, int(0.55 * most), in_place=True, effort=0.1)
     assert refused.value.min_feasible_bytes > 0.55 * most
+
+
+class LateTraced(nn.Module):
+    """Its first layers are in no part of the step."""
+
+    def __init__(self, broken):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(WIDTH, 512), nn.Tanh(), nn.Linear(512, WIDTH))
+        self.first, self.last, self.broken = nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH), broken
+
+    def forward(self, x):
+        x = torch.tanh(self.first(unseen(self.hidden, x)))
+        if self.broken:
+            torch._dynamo.graph_break()
+        return torch.tanh(self.last(x))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_code_before_the_first_part_is_counted(broken):
+    """What it keeps for its backward is there in every part, whether there is one or more."""
+    torch._dynamo.reset()
+    model, x = LateTraced(broken), batch(16)
+    schedsim.rematerialize(model, x, "10MB", in_place=True, effort=0.1)
+
+    def run():
+        model(x).square().sum().backward()
+        model.zero_grad()
+
+    for _ in range(3):
+        run()
+    [reading] = AllocatorMeter().read(run)
+    session = session_in(model)
+    assert len(session.parts) == 1 + broken
+    taken = storage_bytes([x, *model.parameters()]) + reading.peak_bytes
+    assert taken <= session.peak_bytes <= 1.3 * taken
