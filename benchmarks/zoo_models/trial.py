@@ -33,7 +33,7 @@ SHARES = (0.8, 0.6, 0.45)
 """Budgets, as shares of the bytes of a step that are not resident before it."""
 WAYS = ("whole step", "by blocks", "in place")
 EFFORT = 0.1
-_FEWEST_TRIES = 4
+_FEWEST_TRIES = 8
 
 EQUAL = "equal to the bit"
 ROUNDING = "equal within rounding, and said"
