@@ -140,7 +140,7 @@ def test_the_peaks_of_two_ranks_are_the_predicted_ones():
 
     A rank whose step does not fit ends the steps of all, with its message.
     """
-    (first, told), (second, error) = run_ranks(_on_two, 2)
+    (first, told), (second, error) = run_ranks(_on_two, 2, timeout_s=400)
     check(first)
     check(second)
     assert "a step of 3 parts does not fit 1.00 kB" in error
@@ -149,5 +149,5 @@ def test_the_peaks_of_two_ranks_are_the_predicted_ones():
 
 def test_the_peaks_of_four_ranks_are_the_predicted_ones():
     """With shards that are replicated (HSDP)."""
-    for rows in run_ranks(_on_four, 4):
+    for rows in run_ranks(_on_four, 4, timeout_s=400):
         check(rows)
