@@ -233,8 +233,10 @@ def _over_all_schedules(
     graph = workload.graph if isinstance(workload, Chain) else workload
     found = local_search(graph, budget_bytes, effort=effort, starts=starts, **options)
     schedule = found.schedule
-    if workload is chain and known is not None and _repeats_backward(chain, schedule):
-        schedule = known  # a model's backward adds its gradients, and may run once
+    if workload is chain and _repeats_backward(chain, schedule):
+        # A model's backward adds its gradients, and may run once.
+        once = _backward_once(graph)
+        schedule = known or local_search(once, budget_bytes, effort=effort, **options).schedule
     return [*plans, _over_any_schedule(workload, found, schedule, bound_s)]
 
 
@@ -264,11 +266,17 @@ def _over_any_schedule(
 
 
 def _repeats_backward(chain: Chain, schedule: Schedule | None) -> bool:
-    """Whether `schedule` runs a backward of `chain` a second time; O(runs)."""
+    """Whether `schedule` runs the loss or a backward of `chain` a second time; O(runs)."""
     if schedule is None:
         return False
     counts = Counter(schedule.names)
-    return any(counts[f"B{i}"] > 1 for i in range(chain.num_stages))
+    return counts["loss"] > 1 or any(counts[f"B{i}"] > 1 for i in range(chain.num_stages))
+
+
+def _backward_once(graph: Graph) -> Graph:
+    """`graph`, of a chain, in which only forward ops may run again."""
+    ops = [op if op.phase == "forward" else replace(op, once=True) for op in graph.ops]
+    return replace(graph, ops=tuple(ops))
 
 
 def _of_graph(

@@ -88,6 +88,30 @@ def test_no_backward_of_a_chain_runs_twice(monkeypatch):
     assert plan.makespan_s == persistent.makespan_s
 
 
+def test_no_backward_runs_twice_where_no_persistent_schedule_fits():
+    """Gradients made again later would need less memory than any that runs backward once."""
+    room = (7200, 7200, 4800, 4800, 2400, 2400, 0, 0)
+    chain = Chain.from_arrays(
+        "linear and relu",
+        12288,
+        forward_s=[1] * 8,
+        backward_s=[2] * 8,
+        output_bytes=[6144] * 8,
+        saved_bytes=[6144] * 8,
+        forward_workspace_bytes=room,
+        backward_workspace_bytes=(7200, 7200, 1056, 4800, -1344, 2400, -3744, 0),
+        static_bytes=28840,
+    )
+    made = (2400, 0) * 4
+    chain = replace(chain, loss_s=1.0, loss_workspace_bytes=4, gradient_bytes=(*made, 0))
+    least = frontier(chain, 1).min_feasible_bytes
+    for budget in (least - 4500, least - 900):
+        plan = auto(chain, budget, effort=0.1)
+        names = plan.schedule.names if plan.feasible else ()
+        assert all(names.count(name) == 1 for name in names if name[0] != "F")
+    assert auto(chain, least, effort=0.1).feasible
+
+
 @pytest.mark.parametrize("as_graph", [False, True])
 def test_chains_of_few_stages_get_the_best_of_any_schedule(as_graph):
     """Equal stages within a tenth more than the least: proven, as a chain and as its graph."""
