@@ -80,9 +80,12 @@ class Measured:
 
     def rounds(self) -> list[tuple[float, float, float]]:
         """For each round: a forward alone, a replay with its backward, and both of store-all."""
-        kept = zip(self.saving_s, self.backward_s, strict=True)
-        stored = [saving + backward for saving, backward in kept]
+        stored = [saving + backward for saving, backward in self.kept()]
         return list(zip(self.forward_s, self.replayed_s, stored, strict=True))
+
+    def kept(self) -> list[tuple[float, float]]:
+        """For each round of store-all: the forward that keeps its bundle, and the backward."""
+        return list(zip(self.saving_s, self.backward_s, strict=True))
 
 
 class Bench:

@@ -148,9 +148,11 @@ def _times(
         # Shares are taken within a round, because the machine may be slower in some rounds.
         alone = stored * _median([forward / whole for forward, _, whole in rounds if whole])
         longer = stored * _median([(f + r) / whole - 1.0 for f, r, whole in rounds if whole])
-        # The difference of noisy times is trusted only up to half of the forward's own time.
-        longer = min(max(longer, 0.5 * alone), 1.5 * alone)
-        found.append((longer, max(0.0, stored - longer)))
+        shares = [b / (s + b) for row in pool for s, b in row.kept() if s + b]
+        # The difference of noisy times is trusted only up to half of the forward's own time, and
+        # leaves the backward half of what the backward was measured to take.
+        longer = min(max(longer, 0.5 * alone), 1.5 * alone, stored * (1.0 - 0.5 * _median(shares)))
+        found.append((longer, stored - longer))
     return found
 
 

@@ -129,12 +129,14 @@ class Session:
     def rehearsing(self) -> Iterator[None]:
         """Mark the block as no step of the loop; it may come in the middle of a step."""
         before, calls, self.is_rehearsing = self.is_rehearsing, self._calls, True
+        resident_bytes = self.plans.resident_bytes
         self._calls = list(calls)
         self._stop_measuring()
         try:
             yield
         finally:
             self.is_rehearsing = before
+            self.plans.leave_rehearsal(resident_bytes)
             self._calls = calls  # the loop's calls: those of the block may live on, in a cycle
 
     def note(self, line: str) -> None:

@@ -44,6 +44,8 @@ _LONGER = 1.25
 """Growth of outputs over all before at which the code around is measured again."""
 _SCRATCH_BYTES = 1 << 12
 """Bytes of a comparison of two schedules, at a time when little else is resident."""
+_LONGER_SEARCHES = (4.0, 12.0)
+"""Factors of effort by which a schedule is searched again where the first search finds none."""
 _LONGER_KEPT, _SLOW = 1.1, 1.01
 """Growth of sizes and overhead from which on a better schedule is searched in the background."""
 
@@ -110,6 +112,14 @@ class StepPlans:
             self._plan_steps()
         elif grown:
             self._frugal.clear()
+
+    def leave_rehearsal(self, resident_bytes: int) -> None:
+        """Forget what was resident beside a rehearsal: a second copy of the step's inputs.
+
+        Steps that have been planned beside it stay as they are.
+        """
+        if resident_bytes >= 0 and not self.records:
+            self.resident_bytes = resident_bytes
 
     def learn(self, record: StepRecord) -> None:
         """Take in the measurements of a step."""
@@ -350,15 +360,15 @@ class StepPlans:
         budget = self._budget(part.workload(static, guessed, binding))
         store_all = self._store_all(part, binding)
         room = budget - static - part.input_bytes(binding) - part.given_bytes(binding)
-        plan: Plan | None = None
         # At last the plan may keep anything, as only a loss is known to follow. What that takes is
         # a guess, which refuses no budget: the first step measures it.
         rooms = [max(guessed, room - int(share * store_all.kept_bytes)) for share in _KEPT_SHARES]
-        for outside in (*rooms, guessed, 0):
+        for outside in (*rooms, guessed):
             plan = self._search(part.workload(static, outside, binding), budget, 0.3)
             if plan.schedule is not None:
                 break
-        assert plan is not None
+        else:
+            plan = self._search_long(part.workload(static, 0, binding), budget, 0.3)
         if plan.schedule is None:
             raise self._infeasible(part.name + part.sizes.in_words(binding), plan)
         self.plan = plan
@@ -379,6 +389,15 @@ class StepPlans:
             if self._options.time_limit_s is not None:
                 options["time_limit_s"] = self._options.time_limit_s
         return try_plan(workload, max(1, budget_bytes), self._options.planner, **options)
+
+    def _search_long(self, workload: Graph, budget_bytes: int, share: float) -> Plan:
+        """Search as `_search` does, and longer before the step is refused without a proof."""
+        for factor in (1.0, *_LONGER_SEARCHES):
+            plan = self._search(workload, budget_bytes, factor * share)
+            is_refuted = plan.least.refutes(budget_bytes)
+            if plan.schedule is not None or is_refuted or self._options.planner != "auto":
+                break
+        return plan
 
     def _infeasible(self, name: str, plan: Plan) -> InfeasibleBudgetError:
         assert self.budget_bytes is not None
@@ -449,7 +468,7 @@ class StepPlans:
         if isinstance(self._options.budget, str):
             store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
             budget = self.budget_bytes = budget_in_bytes(self._options.budget, store_all, [])
-        plan = self._search(workload, budget, 1.0)
+        plan = self._search_long(workload, budget, 1.0)
         if plan.schedule is None:
             raise self._infeasible(f"a step{part.sizes.in_words(binding)}", plan)
         least = self._by_itself(record)

@@ -64,6 +64,7 @@ def test_a_line_is_a_chain_with_the_numbers_that_were_measured():
         ([1.0], [3.0], [3.25], (1.25, 1.75)),  # somewhat more
         ([1.0], [3.0], [9.0], (1.5, 1.5)),  # no more than half as much again
         ([1.0], [3.0], [1.0], (0.5, 2.5)),  # and no less than half
+        ([4.0], [3.0], [9.0], (2.25, 0.75)),  # the backward keeps half of its own
         ([1.0, 2.0, 9.0], [3.0, 6.0, 27.0], [3.0, 6.0, 27.0], (2.0, 4.0)),  # medians of rounds
     ],
 )

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in import step_plans  # noqa: E402
+from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim import Chain  # noqa: E402
+from schedsim.api import try_plan  # noqa: E402
 
 WIDTH = 16
 
@@ -312,3 +317,33 @@ def test_code_before_the_first_part_is_counted(broken):
     assert len(session.parts) == 1 + broken
     taken = storage_bytes([x, *model.parameters()]) + reading.peak_bytes
     assert taken <= session.peak_bytes <= 1.3 * taken
+
+
+@pytest.mark.parametrize("late", [1, 2, 3])
+def test_a_search_that_finds_nothing_goes_on_before_the_budget_is_refused(late, monkeypatch):
+    """A schedule that is found by luck, or with more effort, is no reason to refuse a step."""
+    efforts = []
+    chain = Chain.from_arrays(
+        "three",
+        9,
+        forward_s=[1] * 3,
+        backward_s=[2] * 3,
+        output_bytes=[9] * 3,
+        saved_bytes=[20] * 3,
+    )
+
+    def unlucky(workload, budget_bytes, planner, effort):
+        efforts.append(effort)
+        plan = try_plan(workload, budget_bytes, planner, effort=effort)
+        is_late = len(efforts) >= late
+        return plan if is_late else replace(plan, schedule=None, status="infeasible")
+
+    monkeypatch.setattr(step_plans, "try_plan", unlucky)
+    plans = step_plans.StepPlans(DropInOptions(budget=10**6, effort=0.5), [], lambda: None)
+    found = plans._search_long(chain, 10**6, 1.0)
+    assert found.schedule is not None
+    assert efforts == [0.5, 2.0, 6.0][:late]
+    efforts.clear()
+    refuted = plans._search_long(chain, 1, 1.0)
+    assert refuted.least.refutes(1)
+    assert len(efforts) == 1
