@@ -211,7 +211,7 @@ def test_once_ops_move_in_free_order_and_run_once():
         (CutSearch, "solve_milps", 0),
         (GraphWalker, "anneal", 0),
         (GraphWalker, "anneal", 40),
-        (GraphWalker, "begin", 5),
+        (GraphWalker, "begin", 1),
     ],
 )
 def test_an_interrupt_gives_the_best_plan_so_far(owner, name, num_before, monkeypatch, request):
