@@ -73,8 +73,12 @@ def time_interleaved(
 
 
 def ratio(times_s: list[float], base_s: list[float]) -> Timing:
-    """Time as a multiple of `base_s`: the median over rounds of the ratio in each round."""
-    return Timing.of([a / b for a, b in zip(times_s, base_s, strict=True)])
+    """Time as a multiple of `base_s`: the median over rounds of the ratio in each round.
+
+    Rounds in which a coarse clock saw nothing of the base say nothing; 1 where none says anything.
+    """
+    pairs = zip(times_s, base_s, strict=True)
+    return Timing.of([a / b for a, b in pairs if b] or [1.0])
 
 
 def time_once(

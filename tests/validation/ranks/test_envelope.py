@@ -16,6 +16,7 @@ from schedsim.validation.ranks.ranks import ALONE
 from training_graphs import random_training_graph
 
 from schedsim import Chain, Schedule, Stage, simulate
+from schedsim.dataflow.recorded_step import RecordedStep
 from schedsim.errors import UnsupportedError
 
 
@@ -74,3 +75,29 @@ def test_one_process_keeps_its_own():
     """Nobody is asked."""
     chain = random_chain(np.random.default_rng(0), 3)
     assert envelope(chain, ALONE) is chain
+
+
+def test_what_one_rank_did_not_see_is_a_number_of_zero():
+    """A clock that stood still, an allocator that was not asked: no other op for that."""
+    graph = random_training_graph(np.random.default_rng(1), 4)
+    first = graph.ops[0]
+    still = replace(graph, ops=(replace(first, time_s=0.0, workspace_bytes=0), *graph.ops[1:]))
+    busy = replace(graph, ops=(replace(first, time_s=2.0, workspace_bytes=7), *graph.ops[1:]))
+    found = on_ranks(2, lambda ranks, rank: envelope((still, busy)[rank], ranks))
+    assert found[0] == found[1] == busy
+    chain = random_chain(np.random.default_rng(0), 3)
+    chains = [replace(chain, loss_s=time_s, loss_workspace_bytes=size) for time_s, size in
+              ((0.0, 5), (1.0, 0))]  # fmt: skip
+    found = on_ranks(2, lambda ranks, rank: envelope(chains[rank], ranks))
+    assert found[0] == found[1] == replace(chain, loss_s=1.0, loss_workspace_bytes=5)
+
+
+def test_recorded_requests_are_kept_where_they_are_those_of_all():
+    """Numbers of blocks have no largest: where they differ, no rank has any."""
+    chain = random_chain(np.random.default_rng(0), 3)
+    one = RecordedStep(((4,),), (4,), ("a0",), {"F0": (0, ~0)})
+    other = RecordedStep(((4,),), (4,), ("a0",), {"F0": ()})
+    for given, want in (((one, one), one), ((one, other), None), ((one, None), None)):
+        workloads = [replace(chain, recorded=recorded) for recorded in given]
+        found = on_ranks(2, lambda ranks, rank: envelope(workloads[rank], ranks))  # noqa: B023
+        assert [each.recorded for each in found] == [want, want]

@@ -86,7 +86,10 @@ def test_a_plan_with_a_link_trains_and_its_memory_is_as_predicted(line, which, s
     assert report["holds"]
     mine, its = report["predicted"], report["measured"]
     assert mine["peak_bytes"] == plan["peak_bytes"]
-    assert abs(its["peak_bytes"] - mine["peak_bytes"]) <= 5056 * 4  # random states of dropout
+    assert its["peak_bytes"] <= mine["peak_bytes"] + 5056 * 4  # random states of dropout
+    # Which blocks are copied depends on measured times. A copy that is counted until it has ended
+    # ends at once here: of some plans, an activation of a block is gone before the peak.
+    assert its["peak_bytes"] >= 0.96 * mine["peak_bytes"]
     assert its["peak_bytes"] <= plan["budget_bytes"] + 5056 * 4
     # An output that the loss lets go of before its copy is never in host memory.
     assert 0 < its["host_peak_bytes"] <= mine["host_peak_bytes"]
