@@ -69,7 +69,10 @@ def _form(item: Any, key: str, ints: list[int], floats: list[float]) -> Any:
         return [_form(one, key, ints, floats) for one in item]
     if isinstance(item, bool) or not isinstance(item, int | float):
         return item
-    (floats if _is_time(item, key) else ints).append(item)
+    if _is_time(item, key):
+        floats.append(float(item))
+    else:
+        ints.append(int(item))
     return 0
 
 
