@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from ..guards.plan_variants import PlainStepWarning
 from ..torch_private import joint_graphs as private
 from ..torch_private.sharded_groups import gathers_around
 from .drop_in_options import DropInOptions
+from .gradient_layouts import GradientLayouts
 from .joint_part import joint_part
 from .session import Session
 from .traced_part import TracedPart
@@ -70,15 +71,26 @@ def compiled_part(
     names = private.input_names(graph_module)
     private.unpack_at_once(graph_module)
 
-    def prepare(joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]) -> TracedPart:
-        found = joint_part(joint, num_outputs, fixed, names)
-        name = f"part{len(session.parts)}" if session.parts else "step"
-        part = TracedPart(session, found, name)
-        session.add(part)
-        return part
+    def trace(
+        examples: Sequence[Any], strides: Mapping[int, tuple[int, ...]] | None
+    ) -> tuple[Callable[..., Any], TracedPart | None]:
+        made: list[TracedPart] = []
+
+        def prepare(
+            joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]
+        ) -> TracedPart:
+            found = joint_part(joint, num_outputs, fixed, names)
+            name = f"part{len(session.parts)}" if session.parts else "step"
+            part = TracedPart(session, found, name)
+            session.add(part)
+            made.append(part)
+            return part
+
+        call = private.compiled_in_halves(graph_module, examples, prepare, strides)
+        return call, made[-1] if made else None
 
     try:
-        return private.compiled_in_halves(graph_module, inputs, prepare)
+        call, part = trace(inputs, {} if session.follows_gradients else None)
     except UnsupportedError as error:
         warnings.warn(
             f"a part of the step runs as it is, not within the budget: {error.message}",
@@ -87,3 +99,6 @@ def compiled_part(
         )
         plain: Callable[..., Any] = graph_module.forward
         return plain
+    if part is None or not session.follows_gradients or not part.has_known_gradients:
+        return call
+    return GradientLayouts(session, trace, inputs, call, part)

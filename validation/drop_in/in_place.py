@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import warnings
@@ -322,8 +323,13 @@ class _BudgetedCall:
         self._compiled = compiled
         self._runs: dict[tuple[str | None, ...], Any] = {}
         self._num_forwards = 0
-        self._has_whole_recurrence = _has_recurrence_on_cpu(model)
-        self._has_gru_cells = has_gru_cells(model)
+        # The parts hold the session, and are not to hold the model.
+        session.tracing = functools.partial(
+            _tracing,
+            _has_recurrence_on_cpu(model),
+            has_gru_cells(model),
+            not session.options.compile,  # Inductor has the paths of compiled steps
+        )
 
     def _part_of(self, graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         """A graph that Dynamo has traced, as a part of the step."""
@@ -369,24 +375,7 @@ class _BudgetedCall:
     def _planned(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         self._num_forwards = before = self.session.num_forwards
         breaks = graph_breaks()
-        with ExitStack() as stack:
-            # A hook that is registered later must become part of the step.
-            settings: dict[str, Any] = {
-                "skip_nnmodule_hook_guards": False,
-                "use_numpy_random_stream": True,
-            }
-            # A message that a library prints once (transformers, about the loss) need not break a
-            # graph: the plain step, with which the first step is compared, prints it.
-            settings |= without_logging(("warning_once", "info_once"))
-            if self._has_whole_recurrence:
-                settings["allow_rnn"] = True
-                stack.enter_context(whole_recurrence())
-            if self._has_gru_cells:
-                stack.enter_context(whole_gru_gates())
-            if not self.session.options.compile:  # Inductor has the paths of compiled steps
-                stack.enter_context(eager_paths_in_parts())
-                stack.enter_context(grouped_products())
-            stack.enter_context(dynamo_settings(settings))
+        with self.session.tracing():
             run = self._run_for(tuple(map(os.environ.get, self._variables)))
             try:
                 found = run(*inputs, **keywords)
@@ -453,6 +442,30 @@ class _BudgetedCall:
             )
             session.note(line)
             warnings.warn(line, PlainStepWarning, stacklevel=3)
+
+
+@contextmanager
+def _tracing(has_whole_recurrence: bool, has_gru_cells: bool, is_eager: bool) -> Iterator[None]:
+    """Settings for calls in which Dynamo may trace."""
+    with ExitStack() as stack:
+        # A hook that is registered later must become part of the step.
+        settings: dict[str, Any] = {
+            "skip_nnmodule_hook_guards": False,
+            "use_numpy_random_stream": True,
+        }
+        # A message that a library prints once (transformers, about the loss) need not break a
+        # graph: the plain step, with which the first step is compared, prints it.
+        settings |= without_logging(("warning_once", "info_once"))
+        if has_whole_recurrence:
+            settings["allow_rnn"] = True
+            stack.enter_context(whole_recurrence())
+        if has_gru_cells:
+            stack.enter_context(whole_gru_gates())
+        if is_eager:
+            stack.enter_context(eager_paths_in_parts())
+            stack.enter_context(grouped_products())
+        stack.enter_context(dynamo_settings(settings))
+        yield
 
 
 def _has_begun() -> bool:

@@ -37,6 +37,8 @@ class JointPart(NamedTuple):
         The kind of device whose kernels the program calls.
     open_sizes
         Sizes that the trace left open: name -> place among the arguments.
+    given
+        The gradients that the backward half gets, in order.
     """
 
     program: Program
@@ -45,6 +47,22 @@ class JointPart(NamedTuple):
     returned: tuple[Any, ...]
     device: str
     open_sizes: Mapping[str, OpenSize]
+    given: tuple[GivenGradient, ...]
+
+
+class GivenGradient(NamedTuple):
+    """A gradient that the caller gives for an output.
+
+    Attributes
+    ----------
+    output
+        The output's number among those of the graph; -1 for what is no output of the graph.
+    strides
+        The strides for which the backward half was traced; empty where a size is open.
+    """
+
+    output: int
+    strides: tuple[int, ...]
 
 
 class OpenSize(NamedTuple):
@@ -108,6 +126,7 @@ class _JointBuilder(ProgramBuilder):
         self.names = [clean(name) for name in names]
         self.found: dict[str, OpenSize] = {}
         self.inputs: list[int] = []
+        self.given: list[GivenGradient] = []
 
     def part(self) -> JointPart:
         graph = self.graph_module.graph
@@ -139,6 +158,7 @@ class _JointBuilder(ProgramBuilder):
             tuple(returned),
             self.device,
             self._open_sizes(),
+            tuple(self.given),
         )
 
     def _argument(self, node: torch.fx.Node) -> None:
@@ -147,7 +167,11 @@ class _JointBuilder(ProgramBuilder):
             self._number_argument(node)
             return
         program = self.program
-        if private.placeholder_role(node).kind == "tangent" or node.name.startswith("tangents"):
+        role = private.placeholder_role(node)
+        if role.kind == "tangent" or node.name.startswith("tangents"):
+            open_size = any(private.is_symbolic(n) for n in (*fake.shape, *fake.stride()))
+            output = int(role.key) if role.kind == "tangent" else -1
+            self.given.append(GivenGradient(output, () if open_size else fake.stride()))
             program.tangents.append(self._value(fake, "computed"))
             self.became[node] = Ref(program.tangents[-1])
             return

@@ -109,10 +109,13 @@ class _Formed(Protocol):
 
 
 def made_up_gradient(form: _Formed, seed: int) -> torch.Tensor:
-    """A gradient in which every entry differs; nothing but the gradient is allocated."""
+    """A gradient in which every entry of memory differs; nothing but it is allocated."""
     device = form.device
     found = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=device)
-    return found.normal_(generator=torch.Generator(device).manual_seed(seed))
+    num = found.untyped_storage().nbytes() // found.element_size()
+    # Entries share memory where the loss is a sum.
+    found.as_strided((num,), (1,)).normal_(generator=torch.Generator(device).manual_seed(seed))
+    return found
 
 
 def bits_of(tensor: Any) -> tuple[Any, ...]:

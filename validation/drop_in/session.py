@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,7 @@ class Session:
         self.is_rehearsing = False
         self.checks = options.check != "never"
         self.num_compared = 0
+        self.tracing: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
         self._calls: list[PartCall] = []
@@ -122,6 +123,7 @@ class Session:
         self._front = NOTHING
         self._num_looks = self._num_collections = 0
         self._is_missing = True
+        self._is_spoiled = False  # whether the present step ran what no later step will
         self._meter: OutsideMeter | None = None
         self._marks: list[tuple[str, int]] = []
 
@@ -147,6 +149,21 @@ class Session:
     def add(self, part: TracedPart) -> None:
         """Add `part` to the parts that steps may run."""
         self.parts.append(part)
+
+    @property
+    def follows_gradients(self) -> bool:
+        """Whether graphs are traced again for gradients in strides that were not foreseen.
+
+        Several ranks would have to trace together, and Inductor's steps round differently anyway.
+        """
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return not (self.options.compile or distributed)
+
+    def replace(self, part: TracedPart, by: TracedPart) -> None:
+        """Forget the steps that ran `part`: later ones run `by` in its place."""
+        self.plans.forget(self.parts.index(part))
+        self._is_spoiled = True
+        self.note(f"{by.name} runs in the place of {part.name}: its gradients have other strides")
 
     def step_begins(self, inputs: Any) -> None:
         """A forward of the whole model is about to run; the first part will say more."""
@@ -269,7 +286,7 @@ class Session:
         may_start = self._meter is None and may_record()
         self._read_step()
         self._stop_measuring()
-        self._calls = []
+        self._calls, self._is_spoiled = [], False
         return may_start
 
     def _start_measuring(self, device: torch.device) -> None:
@@ -318,6 +335,8 @@ class Session:
         if self._meter is None or not self._calls or any(not c.is_done for c in self._calls):
             return
         stretches, self._meter = self._meter.stop(), None
+        if self._is_spoiled:
+            return
         after: dict[str, list[OutsideBytes]] = {"after forward": [], "after backward": []}
         if len(stretches) != len(self._marks) + 1:  # backward did not run exactly once
             self._is_missing = True

@@ -129,6 +129,17 @@ class StepPlans:
         self.records = [known for known in self.records if known.keys != record.keys] + [record]
         self._chosen.clear()
 
+    def forget(self, index: int) -> None:
+        """Forget the steps in which part `index` ran: no other will."""
+        self.records = [
+            record for record in self.records if all(key[0] != index for key in record.keys)
+        ]
+        self._planned_records = min(self._planned_records, len(self.records))
+        self._frugal.pop(index, None)
+        for key in [key for key in self.numbers if key[0] == index]:
+            del self.numbers[key], self._planned[key]
+        self._chosen.clear()
+
     def is_longest(self, key: Key, binding: Binding) -> bool:
         """Whether this call's outputs are so large that the code around it must be measured."""
         if not binding:

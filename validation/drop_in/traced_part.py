@@ -21,12 +21,14 @@ from ..compiled.compile_step import fused_where_it_works
 from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
+from .gradient_layouts import put_in_strides
 from .joint_part import JointPart
 from .part_line import PartCost
 from .part_sizes import Binding, Bytes, PartSizes
 from .schedule_check import ScheduleTrust, difference
 
 if TYPE_CHECKING:
+    from .gradient_layouts import GradientLayouts
     from .session import Session
 
 _MOST_COSTS = 4096
@@ -81,6 +83,7 @@ class TracedPart:
         self.trust = ScheduleTrust()
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
+        self.layouts: GradientLayouts | None = None
         self.seed_name = self.program.calls[self.program.seed].name
         self._returned = numbers_of(
             [it for it in joint.returned if isinstance(it, VaryingSize)], self.sizes.names
@@ -285,6 +288,22 @@ class TracedPart:
             self.session.refuse(self, chosen, wrong)
         return chosen
 
+    @property
+    def given_strides(self) -> tuple[tuple[int, ...], ...]:
+        """The strides of the gradients for which the backward was traced."""
+        return tuple(given.strides for given in self._joint.given)
+
+    @property
+    def has_known_gradients(self) -> bool:
+        """Whether each gradient belongs to an output, and no size is open."""
+        given = self._joint.given
+        return not self.sizes.names and all(it.output >= 0 for it in given)
+
+    @property
+    def given_outputs(self) -> list[int]:
+        """For each gradient that the backward gets, the number of its output."""
+        return [given.output for given in self._joint.given]
+
     def halves_of(self, number: int) -> Halves:
         """The code of schedule `number`."""
         return self._halves[number]
@@ -301,7 +320,11 @@ class TracedPart:
         header = arguments.pop(0)
         number, *binding = header.tolist()
         self.session.backward_begins(self, header)
-        halves, constants = self._halves[number], self.program.constants
+        part, halves, constants = self, self._halves[number], self.program.constants
+        if self.layouts is not None:
+            part, halves = self.layouts.backward_of(self, number, given)
+        else:
+            put_in_strides(given, self.given_strides)
         random = RandomReplay(len(halves.repeated_random), self.device)
         for k in halves.carried_states:
             random.states[k] = arguments.pop(0)
@@ -314,14 +337,25 @@ class TracedPart:
         carried = list(arguments)
         arguments.clear()
         sizes = self._numbers[number](binding)
+        found = part._gradients(halves, resident, carried, given, random, sizes)
+        self.session.backward_ends(self, header)
+        return found
+
+    def _gradients(
+        self,
+        halves: Halves,
+        resident: list[Any],
+        carried: list[Any],
+        given: list[Any],
+        random: RandomReplay,
+        sizes: Any,
+    ) -> list[Any]:
         found = halves.backward.function(
             resident, carried, given, self._counts, random, None, sizes
         )
         program = self.program
         names = [*program.gradients.values(), *program.input_gradients.values()]
         gradients = dict(zip(names, found, strict=True))
-        del found
-        self.session.backward_ends(self, header)
         return [gradients.get(v) if v >= 0 else None for v in self._joint.gradients]
 
     @property

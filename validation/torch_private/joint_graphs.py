@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import logging
 import operator
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -370,6 +371,78 @@ def unpack_at_once(graph_module: torch.fx.GraphModule) -> int:
     return found
 
 
+class _Whatever:
+    """A size or strides that are equal to any."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@contextlib.contextmanager
+def _gradients_as_they_come(strides: Mapping[int, tuple[int, ...]]) -> Iterator[None]:
+    """Within it, AOTAutograd makes backwards that get gradients in whatever strides they come.
+
+    It traces them for gradients with the strides of the outputs, or with the given ones by output.
+    By itself it would copy gradients that come in others. Where sizes are open, or entries of an
+    output share memory, it still does.
+    """
+    from torch._functorch import aot_autograd
+    from torch._functorch._aot_autograd import descriptors as d
+    from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta
+
+    own = aot_autograd.run_functionalized_fw_and_collect_metadata
+    whatever: Any = _Whatever()
+
+    def collecting(*arguments: Any, **options: Any) -> Any:
+        collect = own(*arguments, **options)
+
+        @functools.wraps(collect)
+        def run(*flat: Any) -> Any:
+            found = collect(*flat)
+            descs = found.traced_tangents_descs
+            for i, (fake, desc) in enumerate(zip(found.traced_tangents, descs, strict=True)):
+                meta, output = found.subclass_tangent_meta[i], getattr(desc, "output", None)
+                expected = meta.memory_format if isinstance(meta, PlainTensorMeta) else None
+                if expected is None or expected.memory_format is not None:
+                    continue
+                if isinstance(output, d.PlainAOTOutput) and output.idx in strides:
+                    with fake.fake_mode:
+                        found.traced_tangents[i] = torch.empty_strided(
+                            fake.shape, strides[output.idx], dtype=fake.dtype, device=fake.device
+                        )
+                found.subclass_tangent_meta[i] = dataclasses.replace(
+                    meta, memory_format=MemoryFormatMeta(size=whatever, stride=whatever)
+                )
+            return found
+
+        return run
+
+    aot_autograd.run_functionalized_fw_and_collect_metadata = collecting
+    try:
+        yield
+    finally:
+        aot_autograd.run_functionalized_fw_and_collect_metadata = own
+
+
+def without_memory(values: Sequence[Any]) -> list[Any]:
+    """The tensors among `values` as fakes of one mode; the rest as it is."""
+    mode = fake_mode()
+    return [mode.from_tensor(it) if isinstance(it, torch.Tensor) else it for it in values]
+
+
+@contextlib.contextmanager
+def tracing_again(examples: Sequence[Any]) -> Iterator[None]:
+    """A context of a trace as Dynamo would open it, for the fakes of `without_memory`."""
+    from torch._guards import TracingContext, tracing
+
+    fakes = [it for it in examples if isinstance(it, FakeTensor)]
+    with tracing(TracingContext(fakes[0].fake_mode if fakes else fake_mode())):
+        yield
+
+
 Partition = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
 
 
@@ -377,6 +450,7 @@ def compiled_in_halves(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     prepare: Callable[[torch.fx.GraphModule, int, frozenset[int]], Any],
+    strides: Mapping[int, tuple[int, ...]] | None = None,
 ) -> Callable[..., Any]:
     """A graph of Dynamo as a function whose forward and backward are those of a `prepare` d object.
 
@@ -390,6 +464,10 @@ def compiled_in_halves(
         where they are; the object has ``forward(arguments) -> [*outputs, *saved]`` and
         ``backward([*saved, *gradients of outputs]) -> gradients of inputs``. Both empty their list.
         How many tensors are saved may differ from call to call.
+    strides
+        Number of an output -> the strides of its gradient for which the backward is traced, if not
+        those of the output. The backward then gets gradients in whatever strides they come. If
+        ``None``, AOTAutograd copies gradients that come in other strides than those of the outputs.
     """
     from torch._dynamo.backends.common import aot_autograd
 
@@ -427,7 +505,8 @@ def compiled_in_halves(
         partition_fn=partition,
         keep_inference_input_mutations=False,
     )
-    with _quiet_loggers(), eager_kernels(examples), true_layouts():
+    as_they_come = contextlib.nullcontext() if strides is None else _gradients_as_they_come(strides)
+    with _quiet_loggers(), eager_kernels(examples), true_layouts(), as_they_come:
         found: Callable[..., Any] = compiler(graph_module, list(examples))
     return found
 

@@ -1,0 +1,124 @@
+"""Gradients that come in other strides than the outputs have: the plain step to the bit."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.plan_variants import RoundingWarning  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+CLASSES = 37
+
+
+class Net(nn.Module):
+    """Residual blocks with dropout, and a head for each token."""
+
+    def __init__(self, width=48):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+            for _ in range(3)
+        )
+        self.drop, self.head = nn.Dropout(0.1), nn.Linear(width, CLASSES)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + self.drop(layer(x))
+        return self.head(x)
+
+
+def across(y, target):
+    """The gradient comes transposed."""
+    return nn.functional.cross_entropy(y.transpose(1, 2) * 1.5, target)
+
+
+def total(y, target):
+    """All entries of the gradient share one place."""
+    return y.float().sum() * 1e-2
+
+
+def along(y, target):
+    """The gradient comes as the output is."""
+    return nn.functional.cross_entropy(y.reshape(-1, CLASSES), target.reshape(-1))
+
+
+def step(model, loss, seed, autocast=False):
+    torch.manual_seed(seed)
+    x, target = torch.randn(16, 31, 48), torch.randint(0, CLASSES, (16, 31))
+    with torch.autocast("cpu", torch.bfloat16, autocast):
+        found = loss(model(x), target)
+    found.backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return found.detach(), gradients
+
+
+def same(ones, others):
+    return torch.equal(ones[0], others[0]) and all(map(torch.equal, ones[1], others[1]))
+
+
+@pytest.mark.parametrize("losses", [[across], [total], [along, across, along, across]])
+def test_from_the_first_step_on(losses):
+    """One more part for each layout that comes, within the budget; the first step is exact, too."""
+    torch.manual_seed(0)
+    model = Net()
+    plain = copy.deepcopy(model)
+    [reading] = AllocatorMeter().read(lambda: step(plain, across, 0))
+    budget = int(0.75 * (reading.peak_bytes + storage_bytes(model.parameters())))
+    schedsim.rematerialize(
+        model, torch.randn(16, 31, 48), budget, in_place=True, effort=0.2, background=False
+    )
+    for number in range(4):
+        loss = losses[number % len(losses)]
+        assert same(step(model, loss, number), step(plain, loss, number))
+    for loss in losses[:2]:
+        [reading] = AllocatorMeter().read(lambda: step(model, loss, 9))  # noqa: B023
+        assert same(reading.result, step(plain, loss, 9))
+        assert reading.peak_bytes + storage_bytes(model.parameters()) <= budget
+    assert len(session_in(model).parts) == 2
+    assert max(session_in(model).parts[-1].run_counts.values()) > 1
+
+
+def test_under_autocast():
+    """The graph is traced again as it was traced first: with its casts."""
+    torch.manual_seed(0)
+    model = Net()
+    plain = copy.deepcopy(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        schedsim.rematerialize(model, torch.randn(16, 31, 48), "90%", in_place=True, effort=0.2)
+    for number in range(2):
+        ones = step(model, across, number, True)
+        assert same(ones, step(plain, across, number, True))
+    assert len(session_in(model).parts) == 2
+
+
+def test_by_the_backend_of_torch_compile():
+    """Without a session of its own model."""
+    torch.manual_seed(0)
+    model = Net()
+    plain = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="schedsim", options={"budget": "80%", "effort": 0.2})
+    for number in range(3):
+        assert same(step(compiled, across, number), step(plain, across, number))
+
+
+def test_a_step_that_is_not_followed_is_said(monkeypatch):
+    """Where no second trace is possible, gradients are copied, and the step is told of."""
+    torch.manual_seed(0)
+    model = Net()
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, torch.randn(16, 31, 48), "80%", in_place=True, effort=0.2)
+    [part] = session_in(model).parts
+    monkeypatch.setattr(part.layouts, "_trace", None)
+    with pytest.warns(RoundingWarning, match=r"strides \(\(1147, 1, 31\),\)"):
+        ones = step(model, across, 3)
+    others = step(plain, across, 3)
+    assert all(map(torch.allclose, ones[1], others[1]))
