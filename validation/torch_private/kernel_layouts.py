@@ -25,6 +25,9 @@ BATCH_NORMS = {
 STATISTICS = {"native_layer_norm.default": 2}
 """Ops that return mean and deviation -> the position of the weight, before that of the bias."""
 
+PRODUCTS = {"native_dropout_backward.default": 0}
+"""Ops -> the position of the first of two factors, in whose order the product is written."""
+
 
 @contextmanager
 def true_layouts() -> Iterator[None]:
@@ -34,6 +37,7 @@ def true_layouts() -> Iterator[None]:
     dimensions, or channels last. A view that a trace takes of the one would fail on the other.
     Fakes of layer norms give mean and deviation the type of the input; the kernels give
     them that of the weight, which autocast leaves in float32, and their backward asks for it.
+    Fakes of the backward of dropout write in the order of dimensions, the kernel as products do.
     """
 
     def laid_out(own: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -58,8 +62,22 @@ def true_layouts() -> Iterator[None]:
 
         return run
 
+    def as_product(own: Callable[..., Any], position: int) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            one, other = args[position : position + 2]
+            if one.device.type == "cpu":
+                return torch.mul(one, other)
+            return own(*args, **kwargs)
+
+        return run
+
     before: list[tuple[dict[Any, Callable[..., Any]], Any, Callable[..., Any]]] = []
-    for rule, ops in ((laid_out, BATCH_NORMS), (typed, STATISTICS)):
+    for rule, ops in (
+        (laid_out, BATCH_NORMS),
+        (typed, STATISTICS),
+        (as_product, PRODUCTS),
+    ):
         for name, position in ops.items():
             packet, _, overload = name.partition(".")
             op = getattr(getattr(torch.ops.aten, packet), overload)

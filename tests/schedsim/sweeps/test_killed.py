@@ -63,7 +63,6 @@ KILLED = textwrap.dedent(
     """
 )
 MOMENTS = [
-    ("0,0", 1),  # before the first row
     ("3,40", 1),  # within a row
     ("5,0", 2),  # between two rows, while two processes run
     ("4,1000000", 1),  # a row is whole, and what follows it is not done
@@ -91,7 +90,7 @@ def sweep(folder: Path, name: str, jobs: int, *, kill: str | None = None) -> int
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
 def test_killed_again_and_again_the_file_is_the_same(tmp_path):
-    """Kills: before a row, within a row, between two rows, before the rows get their order.
+    """Kills: within a row, between two rows, before the rows get their order.
 
     Only the first process is killed, as the system does it; those that it started must not go on
     writing, and must end by themselves.

@@ -54,7 +54,7 @@ def test_less_memory_and_the_same_bits(make):
     store_all = reading.peak_bytes + resident
     budget = int(0.7 * store_all)
     spare = copy.deepcopy(model)
-    options = {"budget": budget, "optimizer": "adamw"}
+    options = {"budget": budget, "optimizer": "adamw", "effort": 1.0}
     step = torch.compile(model, backend="schedsim", options=options)
     trained(model, step, loss, inputs)  # costs are measured by the profiler that the meter uses
     with torch.no_grad():

@@ -54,3 +54,18 @@ def test_statistics_of_layer_norms_have_the_type_of_the_weight(kind):
     with true_layouts(), mode:
         faked = made(*map(mode.from_tensor, given))
     assert faked == made(*given)
+
+
+@pytest.mark.parametrize("form", INPUTS)
+def test_backward_of_dropout(form):
+    """A product of a gradient in some layout with a mask in order."""
+
+    def strides(gradient, mask):
+        return torch.ops.aten.native_dropout_backward(gradient, mask, 1.5).stride()
+
+    gradient = INPUTS[form]()
+    mask = torch.ones(gradient.shape, dtype=torch.bool)
+    expected = strides(gradient, mask)
+    mode = fake_mode()
+    with true_layouts(), mode:
+        assert strides(*map(mode.from_tensor, (gradient, mask))) == expected
