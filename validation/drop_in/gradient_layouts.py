@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,9 +60,12 @@ class GradientLayouts:
         part: TracedPart,
     ) -> None:
         self._session, self._trace, self._call, self._part = session, trace, call, part
-        self._examples = private.without_memory(examples)
+        self._examples: list[Any] | None = None
+        with suppress(Exception):  # of a tensor that cannot be without memory
+            self._examples = private.without_memory(examples)
         self._autocast = autocast_as_here()
         self._parts: dict[Strides, TracedPart | None] = {part.given_strides: part}
+        self._taken: dict[tuple[TracedPart, int, Strides], tuple[TracedPart, Halves] | None] = {}
         part.layouts = self
 
     def __call__(self, *arguments: Any) -> Any:
@@ -83,8 +86,10 @@ class GradientLayouts:
             return own
         if strides not in self._parts and not self._session.is_rehearsing:
             self._parts[strides] = self._another(strides)
-        other = self._parts.get(strides)
-        found = None if other is None else _taken_over(part, number, other)
+        other, key = self._parts.get(strides), (part, number, strides)
+        if other is not None and key not in self._taken:
+            self._taken[key] = _taken_over(part, number, other)
+        found = self._taken.get(key)
         if found is not None:
             return found
         if not self._session.is_rehearsing:
@@ -94,9 +99,10 @@ class GradientLayouts:
 
     def _another(self, strides: Strides) -> TracedPart | None:
         """The part for gradients with these strides, by which later calls run."""
-        if len(self._parts) > _MOST_LAYOUTS:
+        if len(self._parts) > _MOST_LAYOUTS or self._examples is None:
             return None
         outputs = dict(zip(self._part.given_outputs, strides, strict=True))
+        known = len(self._session.parts)
         try:
             with (
                 self._session.tracing(),
@@ -105,9 +111,10 @@ class GradientLayouts:
                 self._autocast(),
             ):
                 call, part = self._trace(self._examples, outputs)
-        except Exception:  # the copies of before are right within rounding
-            return None
+        except Exception:  # copies are right within rounding
+            part = None
         if part is None or part.given_strides != strides:
+            del self._session.parts[known:]
             return None
         self._session.replace(self._part, part)
         self._call, self._part = call, part

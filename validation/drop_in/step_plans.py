@@ -97,6 +97,7 @@ class StepPlans:
         self._chosen: dict[tuple[Key, Binding], int] = {}
         self._largest: dict[int, Binding] = {}
         self._frugal: dict[int, int] = {}
+        self._replaced: set[int] = set()
         self._unknown: set[str] = set()
         self._said: set[str] = set()
         self._search_beside: BackgroundSearch[tuple[Key, Binding, Plan]] = BackgroundSearch()
@@ -131,6 +132,7 @@ class StepPlans:
 
     def forget(self, index: int) -> None:
         """Forget the steps in which part `index` ran: no other will."""
+        self._replaced.add(index)
         self.records = [
             record for record in self.records if all(key[0] != index for key in record.keys)
         ]
@@ -203,7 +205,11 @@ class StepPlans:
 
     def store_all_bytes(self) -> int:
         """Bytes that the parts keep if nothing is recomputed."""
-        return sum(self._store_all(part, part.sizes.traced).backward_bytes for part in self._parts)
+        return sum(
+            self._store_all(part, part.sizes.traced).backward_bytes
+            for index, part in enumerate(self._parts)
+            if index not in self._replaced
+        )
 
     def _output_bytes(self, record: StepRecord) -> int:
         calls = zip(record.keys, record.bindings, strict=True)

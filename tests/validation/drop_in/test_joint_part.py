@@ -23,7 +23,9 @@ def test_names_and_roles():
             return self.norm(self.fc(x))
 
     options = {"budget": 10**9}
-    torch.compile(Net(), backend="schedsim", options=options)(torch.randn(8, 4)).square().sum().backward()
+    torch.compile(Net(), backend="schedsim", options=options)(
+        torch.randn(8, 4)
+    ).square().sum().backward()
     (part,) = session_of(options).parts
     assert any("fc" in name and "weight" in name for name in part.program.parameters)
     assert {name.partition(".")[0] for name in part.graph.op_names} >= {"fc", "norm", "grad"}
