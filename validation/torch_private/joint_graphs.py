@@ -389,10 +389,11 @@ def _gradients_as_they_come(strides: Mapping[int, tuple[int, ...]]) -> Iterator[
     By itself it would copy gradients that come in others. Where sizes are open, or entries of an
     output share memory, it still does.
     """
-    from torch._functorch import aot_autograd
+    from torch._functorch import aot_autograd as module
     from torch._functorch._aot_autograd import descriptors as d
     from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta
 
+    aot_autograd: Any = module
     own = aot_autograd.run_functionalized_fw_and_collect_metadata
     whatever: Any = _Whatever()
 
