@@ -13,6 +13,7 @@ from schedsim.errors import UnsupportedError
 
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private import joint_graphs as private
+from ..torch_private.joint_graphs import Strides
 from ..torch_private.sharded_groups import gathers_around
 from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts
@@ -72,7 +73,7 @@ def compiled_part(
     private.unpack_at_once(graph_module)
 
     def trace(
-        examples: Sequence[Any], strides: Mapping[int, tuple[int, ...]] | None
+        examples: Sequence[Any], strides: Mapping[int, Strides] | None
     ) -> tuple[Callable[..., Any], TracedPart | None]:
         made: list[TracedPart] = []
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,33 +16,36 @@ from schedsim.errors import SchedsimError
 from ..guards.plan_variants import RoundingWarning
 from ..op_level.emit import Halves
 from ..torch_private import joint_graphs as private
+from ..torch_private.joint_graphs import Strides
+from .joint_part import GivenGradient
 
 if TYPE_CHECKING:
     from .session import Session
     from .traced_part import TracedPart
 
-Strides = tuple[tuple[int, ...], ...]
-"""For each gradient that a part is given, its strides."""
+Layout = tuple[Strides, ...]
+"""The strides of each gradient that a part is given."""
 
 Trace = Callable[
-    [Sequence[Any], Mapping[int, tuple[int, ...]]], tuple[Callable[..., Any], "TracedPart | None"]
+    [Sequence[Any], Mapping[int, Strides]], tuple[Callable[..., Any], "TracedPart | None"]
 ]
 """Traces a graph for examples of its arguments, and for the strides of gradients by output.
 
 It returns what Dynamo calls, and the part behind it.
 """
 
-_MOST_LAYOUTS = 4
+_MOST_LAYOUTS = 8
 
 
 class GradientLayouts:
     """What Dynamo calls for one graph: a part for each layout of the gradients of its outputs.
 
-    AOTAutograd traces a backward for gradients with the strides of the outputs, and copies those
-    that come in other strides. The products behind the copy sum in another order than those of the
-    plain step. So the graph is traced again for the strides that come, at the first backward in
-    which they come: the forward is the same one, and what it has kept is handed to the new
-    backward. Later calls run by the new part.
+    AOTAutograd traces a backward for gradients with the strides of the outputs. It copies those
+    that come in other strides, and makes zeros where none comes. The products and sums behind
+    have another order then than those of the plain step. So the graph is traced again for the
+    gradients that come, at the first backward in which they come so: the forward is the same one,
+    and what it has kept is handed to the new backward. Where strides are new, later calls run by
+    the new part; where a gradient lacks, it may come the next time, and only the backward is used.
 
     Parameters
     ----------
@@ -64,13 +68,15 @@ class GradientLayouts:
         with suppress(Exception):  # of a tensor that cannot be without memory
             self._examples = private.without_memory(examples)
         self._autocast = autocast_as_here()
-        self._parts: dict[Strides, TracedPart | None] = {part.given_strides: part}
-        self._taken: dict[tuple[TracedPart, int, Strides], tuple[TracedPart, Halves] | None] = {}
+        self._parts: dict[Layout, TracedPart | None] = {_layout_of(part): part}
+        self._taken: dict[tuple[TracedPart, int, Layout], tuple[TracedPart, Halves] | None] = {}
         part.layouts = self
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the graph by the part in use."""
-        return self._call(*arguments)
+        found = self._call(*arguments)
+        private.let_gradients_lack(found)
+        return found
 
     def backward_of(
         self, part: TracedPart, number: int, given: list[Any]
@@ -78,30 +84,41 @@ class GradientLayouts:
         """The part and the code for gradients like these, after a forward of `part`.
 
         Where no other part takes over what the forward by schedule `number` has kept, `given` is
-        copied into the strides for which `part` was traced.
+        changed into the form for which `part` was traced.
         """
         own = part, part.halves_of(number)
-        strides = tuple(it.stride() for it in given)
-        if _equal(strides, part.given_strides, given):
+        traced = _layout_of(part)
+        came = tuple(
+            None if it is None else was if _equal(it.stride(), was, it.shape) else it.stride()
+            for it, was in zip(given, traced, strict=True)
+        )
+        if came == traced:
             return own
-        if strides not in self._parts and not self._session.is_rehearsing:
-            self._parts[strides] = self._another(strides)
-        other, key = self._parts.get(strides), (part, number, strides)
+        if came not in self._parts and not self._session.is_rehearsing:
+            self._add(came, traced)
+        other, key = self._parts.get(came), (part, number, came)
         if other is not None and key not in self._taken:
             self._taken[key] = _taken_over(part, number, other)
         found = self._taken.get(key)
         if found is not None:
             return found
-        if not self._session.is_rehearsing:
-            self._say_rounded(strides)
-        put_in_strides(given, part.given_strides)
+        if any(one not in (None, was) for one, was in zip(came, traced, strict=True)):
+            self._say_rounded(came)
+        put_in_form(given, part.given)
         return own
 
-    def _another(self, strides: Strides) -> TracedPart | None:
-        """The part for gradients with these strides, by which later calls run."""
+    def _add(self, came: Layout, traced: Layout) -> None:
+        """Add the part for gradients that `came` so, and the one by which later calls run."""
+        whole = tuple(was if it is None else it for it, was in zip(came, traced, strict=True))
+        for layout in dict.fromkeys((whole, came)):
+            if layout not in self._parts:
+                self._parts[layout] = self._another(layout)
+
+    def _another(self, layout: Layout) -> TracedPart | None:
+        """The part for gradients with these strides, by which later calls run if none lacks."""
         if len(self._parts) > _MOST_LAYOUTS or self._examples is None:
             return None
-        outputs = dict(zip(self._part.given_outputs, strides, strict=True))
+        outputs = [it.output for it in self._part.given]
         known = len(self._session.parts)
         try:
             with (
@@ -110,20 +127,23 @@ class GradientLayouts:
                 torch.enable_grad(),
                 self._autocast(),
             ):
-                call, part = self._trace(self._examples, outputs)
-        except Exception:  # copies are right within rounding
+                call, part = self._trace(self._examples, dict(zip(outputs, layout, strict=True)))
+        except Exception:  # copies and zeros are right within rounding
             part = None
-        if part is None or part.given_strides != strides:
+        is_lasting = None not in layout and part is not None and _layout_of(part) == layout
+        if part is None or not is_lasting:
             del self._session.parts[known:]
-            return None
+            return part if None in layout else None
         self._session.replace(self._part, part)
         self._call, self._part = call, part
         part.layouts = self
         return part
 
-    def _say_rounded(self, strides: Strides) -> None:
+    def _say_rounded(self, layout: Layout) -> None:
+        if self._session.is_rehearsing:
+            return
         self._session.note(
-            line := f"gradients come to {self._part.name} in strides {strides}, for which it was "
+            line := f"gradients come to {self._part.name} in strides {layout}, for which it was "
             "not traced: it copies them, and this step is the plain one within rounding"
         )
         warnings.warn(line, RoundingWarning, stacklevel=2)
@@ -146,21 +166,28 @@ def autocast_as_here() -> Callable[[], AbstractContextManager[None]]:
     return as_then
 
 
-def put_in_strides(given: list[Any], strides: Strides) -> None:
-    """Replace gradients in other strides by copies, as AOTAutograd would."""
-    for i, (it, wanted) in enumerate(zip(given, strides, strict=True)):
-        if wanted and it.stride() != wanted:
-            given[i] = it.new_empty_strided(it.shape, wanted).copy_(it)
+def put_in_form(given: list[Any], forms: Sequence[GivenGradient]) -> None:
+    """Replace gradients in other strides by copies, and those that lack by zeros."""
+    device = next((it.device for it in given if it is not None), None)
+    for i, (it, form) in enumerate(zip(given, forms, strict=True)):
+        if form.shape is None:
+            continue
+        if it is None:
+            zeros = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=device)
+            given[i] = zeros.zero_()
+        elif it.stride() != form.strides:
+            given[i] = it.new_empty_strided(form.shape, form.strides).copy_(it)
 
 
-def _equal(ones: Strides, others: Strides, given: Sequence[torch.Tensor]) -> bool:
+def _layout_of(part: TracedPart) -> tuple[tuple[int, ...], ...]:
+    return tuple(it.strides for it in part.given)
+
+
+def _equal(one: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Whether strides differ at most in dimensions of one entry, or of none."""
-    return all(
-        one == other
-        or it.numel() == 0
-        or all(a == b or size == 1 for a, b, size in zip(one, other, it.shape, strict=True))
-        for one, other, it in zip(ones, others, given, strict=True)
-    )
+    if 0 in shape:
+        return True
+    return all(a == b or size == 1 for a, b, size in zip(one, other, shape, strict=True))
 
 
 def _taken_over(
@@ -170,40 +197,51 @@ def _taken_over(
     schedule = _by_ops_of(other, part, part.schedules[number])
     if schedule is None:
         return None
-    mine = part.halves_of(number)
     try:
         halves = other.halves_of(other.add(schedule))
     except SchedsimError:
         return None
-    kept = [
-        (it.resident, it.read_backward, it.carried, it.carried_states, it.repeated_random)
-        for it in (mine, halves)
-    ]
+    kept, needed = (_kept(it, part.program.constants) for it in (part.halves_of(number), halves))
     same = part.program.constants.keys() == other.program.constants.keys()
-    return (other, halves) if same and kept[0] == kept[1] else None
+    return (other, halves) if same and needed <= kept else None
+
+
+def _kept(halves: Halves, constants: Container[int]) -> set[tuple[str, int]]:
+    """What the forward half keeps for the backward half: values, and states of generators."""
+    found = {("carried", v) for v in halves.carried}
+    found |= {("state", halves.repeated_random[k]) for k in halves.carried_states}
+    read = (v for v in halves.resident if v in halves.read_backward and v not in constants)
+    return found | {("resident", v) for v in read}
 
 
 def _by_ops_of(other: TracedPart, part: TracedPart, schedule: Schedule) -> Schedule | None:
-    """`schedule` of `part` by the ops of `other`: equal up to the loss, each op of its own behind.
+    """`schedule` of `part` by the ops of `other`: equal up to the loss, and alike behind.
 
-    Ops of the backward come in the order of `other`; repeats of forward ops stay before the ops
-    that they come before in `schedule`.
+    Ops of the backward come in the order of `other`; repeats of forward ops come before the ops
+    that stand for those which they come before in `schedule`.
     """
     mine, its = part.graph.op_names, other.graph.op_names
     seed, at = mine.index(part.seed_name), its.index(other.seed_name)
     if mine[:seed] != its[:at]:
         return None
+    behind, its_behind = mine[seed + 1 :], its[at + 1 :]
+    alike = difflib.SequenceMatcher(None, _kinds(behind), _kinds(its_behind), autojunk=False)
+    stands_for = {
+        behind[block.a + k]: block.b + k
+        for block in alike.get_matching_blocks()
+        for k in range(block.size)
+    }
     names = list(schedule.names)
     half = names.index(part.seed_name)
-    runs = names[:half]
-    runs.append(other.seed_name)
-    forward, own = set(mine[:seed]), set(its[at + 1 :])
-    waiting = list(its[at + 1 :])
+    runs, done = [*names[:half], other.seed_name], 0
     for name in names[half + 1 :]:
-        if name in forward:
+        if name in stands_for:
+            runs += its_behind[done : stands_for[name] + 1]
+            done = max(done, stands_for[name] + 1)
+        elif name not in behind:
             runs.append(name)
-        elif name in own and name in waiting:
-            until = waiting.index(name) + 1
-            runs += waiting[:until]
-            del waiting[:until]
-    return Schedule.from_names([*runs, *waiting])
+    return Schedule.from_names([*runs, *its_behind[done:]])
+
+
+def _kinds(names: Sequence[str]) -> list[str]:
+    return [name.partition("#")[0] for name in names]

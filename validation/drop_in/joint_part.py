@@ -58,11 +58,15 @@ class GivenGradient(NamedTuple):
     output
         The output's number among those of the graph; -1 for what is no output of the graph.
     strides
-        The strides for which the backward half was traced; empty where a size is open.
+        The strides for which the backward half was traced.
+    shape, dtype
+        Its form; the shape is ``None`` where a size is open.
     """
 
     output: int
     strides: tuple[int, ...]
+    shape: tuple[int, ...] | None
+    dtype: torch.dtype
 
 
 class OpenSize(NamedTuple):
@@ -171,7 +175,8 @@ class _JointBuilder(ProgramBuilder):
         if role.kind == "tangent" or node.name.startswith("tangents"):
             open_size = any(private.is_symbolic(n) for n in (*fake.shape, *fake.stride()))
             output = int(role.key) if role.kind == "tangent" else -1
-            self.given.append(GivenGradient(output, () if open_size else fake.stride()))
+            strides, shape = ((), None) if open_size else (fake.stride(), tuple(fake.shape))
+            self.given.append(GivenGradient(output, strides, shape, fake.dtype))
             program.tangents.append(self._value(fake, "computed"))
             self.became[node] = Ref(program.tangents[-1])
             return

@@ -30,16 +30,19 @@ Step = Callable[..., Any]
 
 
 def made_up_loss(output: Any) -> Tensor:
-    """A scalar in which every differentiable entry of `output` has another weight."""
+    """A scalar in which every differentiable entry of `output` has another weight.
+
+    Gradients come in the strides of the outputs, for which graphs are traced at first.
+    """
     own = getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad and not own.ndim:
         return own
     total: Tensor | None = None
     for leaf in _differentiable(output):
-        flat = leaf.reshape(-1)
-        flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-        weights = torch.cos(torch.arange(flat.numel(), device=flat.device))
-        term = (flat * weights.to(flat.dtype)).sum().float() / flat.numel()
+        value = torch.view_as_real(leaf) if leaf.is_complex() else leaf
+        numbers = torch.cos(torch.arange(value.numel(), device=value.device))
+        weights = torch.empty_like(value.detach()).copy_(numbers.view(value.shape))
+        term = (value * weights).sum().float() / value.numel()
         total = term if total is None else total + term
     assert total is not None
     return total

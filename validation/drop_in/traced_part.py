@@ -21,8 +21,8 @@ from ..compiled.compile_step import fused_where_it_works
 from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
-from .gradient_layouts import put_in_strides
-from .joint_part import JointPart
+from .gradient_layouts import put_in_form
+from .joint_part import GivenGradient, JointPart
 from .part_line import PartCost
 from .part_sizes import Binding, Bytes, PartSizes
 from .schedule_check import ScheduleTrust, difference
@@ -289,20 +289,15 @@ class TracedPart:
         return chosen
 
     @property
-    def given_strides(self) -> tuple[tuple[int, ...], ...]:
-        """The strides of the gradients for which the backward was traced."""
-        return tuple(given.strides for given in self._joint.given)
+    def given(self) -> tuple[GivenGradient, ...]:
+        """The gradients for which the backward was traced."""
+        return self._joint.given
 
     @property
     def has_known_gradients(self) -> bool:
         """Whether each gradient belongs to an output, and no size is open."""
         given = self._joint.given
-        return not self.sizes.names and all(it.output >= 0 for it in given)
-
-    @property
-    def given_outputs(self) -> list[int]:
-        """For each gradient that the backward gets, the number of its output."""
-        return [given.output for given in self._joint.given]
+        return not self.sizes.names and all(it.output >= 0 and it.shape is not None for it in given)
 
     def halves_of(self, number: int) -> Halves:
         """The code of schedule `number`."""
@@ -320,22 +315,26 @@ class TracedPart:
         header = arguments.pop(0)
         number, *binding = header.tolist()
         self.session.backward_begins(self, header)
-        part, halves, constants = self, self._halves[number], self.program.constants
+        mine, constants = self._halves[number], self.program.constants
+        part, halves = self, mine
         if self.layouts is not None:
             part, halves = self.layouts.backward_of(self, number, given)
         else:
-            put_in_strides(given, self.given_strides)
+            put_in_form(given, self.given)
+        states = {mine.repeated_random[k]: arguments.pop(0) for k in mine.carried_states}
+        kept = {
+            v: arguments.pop(0)
+            for v in mine.resident
+            if v in mine.read_backward and v not in constants
+        }
+        made = dict(zip(mine.carried, arguments, strict=True))
+        arguments.clear()
         random = RandomReplay(len(halves.repeated_random), self.device)
         for k in halves.carried_states:
-            random.states[k] = arguments.pop(0)
-        resident: list[Any] = []
-        for v in halves.resident:
-            if v in constants:
-                resident.append(constants[v])
-            else:
-                resident.append(arguments.pop(0) if v in halves.read_backward else None)
-        carried = list(arguments)
-        arguments.clear()
+            random.states[k] = states[halves.repeated_random[k]]
+        resident = [constants[v] if v in constants else kept.get(v) for v in halves.resident]
+        carried = [made[v] for v in halves.carried]
+        del states, kept, made
         sizes = self._numbers[number](binding)
         found = part._gradients(halves, resident, carried, given, random, sizes)
         self.session.backward_ends(self, header)

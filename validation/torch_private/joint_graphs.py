@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import itertools
 import logging
 import operator
 import warnings
@@ -381,8 +382,12 @@ class _Whatever:
         return 0
 
 
+Strides = tuple[int, ...] | None
+"""The strides of a gradient; ``None`` where no gradient comes."""
+
+
 @contextlib.contextmanager
-def _gradients_as_they_come(strides: Mapping[int, tuple[int, ...]]) -> Iterator[None]:
+def _gradients_as_they_come(strides: Mapping[int, Strides]) -> Iterator[None]:
     """Within it, AOTAutograd makes backwards that get gradients in whatever strides they come.
 
     It traces them for gradients with the strides of the outputs, or with the given ones by output.
@@ -394,8 +399,9 @@ def _gradients_as_they_come(strides: Mapping[int, tuple[int, ...]]) -> Iterator[
     from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta
 
     aot_autograd: Any = module
-    own = aot_autograd.run_functionalized_fw_and_collect_metadata
+    own, grad = aot_autograd.run_functionalized_fw_and_collect_metadata, torch.autograd.grad
     whatever: Any = _Whatever()
+    present: list[bool] = []
 
     def collecting(*arguments: Any, **options: Any) -> Any:
         collect = own(*arguments, **options)
@@ -404,16 +410,20 @@ def _gradients_as_they_come(strides: Mapping[int, tuple[int, ...]]) -> Iterator[
         def run(*flat: Any) -> Any:
             found = collect(*flat)
             descs = found.traced_tangents_descs
+            present[:] = [True] * len(descs)
             for i, (fake, desc) in enumerate(zip(found.traced_tangents, descs, strict=True)):
                 meta, output = found.subclass_tangent_meta[i], getattr(desc, "output", None)
                 expected = meta.memory_format if isinstance(meta, PlainTensorMeta) else None
                 if expected is None or expected.memory_format is not None:
                     continue
                 if isinstance(output, d.PlainAOTOutput) and output.idx in strides:
-                    with fake.fake_mode:
-                        found.traced_tangents[i] = torch.empty_strided(
-                            fake.shape, strides[output.idx], dtype=fake.dtype, device=fake.device
-                        )
+                    given = strides[output.idx]
+                    present[i] = given is not None
+                    if given is not None:
+                        with fake.fake_mode:
+                            found.traced_tangents[i] = torch.empty_strided(
+                                fake.shape, given, dtype=fake.dtype, device=fake.device
+                            )
                 found.subclass_tangent_meta[i] = dataclasses.replace(
                     meta, memory_format=MemoryFormatMeta(size=whatever, stride=whatever)
                 )
@@ -421,11 +431,29 @@ def _gradients_as_they_come(strides: Mapping[int, tuple[int, ...]]) -> Iterator[
 
         return run
 
+    def of_present(outputs: Any, inputs: Any, grad_outputs: Any = None, **options: Any) -> Any:
+        if len(outputs) == len(present) and not all(present):
+            outputs = list(itertools.compress(outputs, present))
+            grad_outputs = list(itertools.compress(grad_outputs, present))
+        return grad(outputs, inputs, grad_outputs, **options)
+
     aot_autograd.run_functionalized_fw_and_collect_metadata = collecting
+    autograd: Any = torch.autograd
+    autograd.grad = of_present
     try:
         yield
     finally:
+        autograd.grad = grad
         aot_autograd.run_functionalized_fw_and_collect_metadata = own
+
+
+def let_gradients_lack(found: Any) -> None:
+    """Have the graph that returned `found` get ``None``, not zeros, where no gradient comes."""
+    for one in found if isinstance(found, tuple | list) else (found,):
+        node: Any = one.grad_fn if isinstance(one, torch.Tensor) else None
+        if node is not None and type(node).__name__ == "CompiledFunctionBackward":
+            node.set_materialize_grads(False)
+            return
 
 
 def without_memory(values: Sequence[Any]) -> list[Any]:
@@ -451,7 +479,7 @@ def compiled_in_halves(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     prepare: Callable[[torch.fx.GraphModule, int, frozenset[int]], Any],
-    strides: Mapping[int, tuple[int, ...]] | None = None,
+    strides: Mapping[int, Strides] | None = None,
 ) -> Callable[..., Any]:
     """A graph of Dynamo as a function whose forward and backward are those of a `prepare` d object.
 
@@ -467,8 +495,9 @@ def compiled_in_halves(
         How many tensors are saved may differ from call to call.
     strides
         Number of an output -> the strides of its gradient for which the backward is traced, if not
-        those of the output. The backward then gets gradients in whatever strides they come. If
-        ``None``, AOTAutograd copies gradients that come in other strides than those of the outputs.
+        those of the output; ``None`` for an output without a gradient. The backward then gets
+        gradients in whatever strides they come. If `strides` is ``None``, AOTAutograd copies
+        gradients that come in other strides than those of the outputs.
     """
     from torch._dynamo.backends.common import aot_autograd
 
