@@ -337,8 +337,18 @@ class TracedPart:
         del states, kept, made
         sizes = self._numbers[number](binding)
         found = part._gradients(halves, resident, carried, given, random, sizes)
+        if part is not self:
+            self._count(part)
         self.session.backward_ends(self, header)
         return found
+
+    def _count(self, other: TracedPart) -> None:
+        """Add what the backward of `other` has run."""
+        index = {name: i for i, name in enumerate(self.graph.op_names)}
+        for name, count in other.run_counts.items():
+            if name in index:
+                self._counts[index[name]] += count
+        other._counts[:] = [0] * len(other._counts)
 
     def _gradients(
         self,
