@@ -6,11 +6,12 @@ import difflib
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from schedsim import Schedule
+from schedsim import Graph, Schedule
 from schedsim.errors import SchedsimError
 
 from ..guards.plan_variants import RoundingWarning
@@ -98,7 +99,7 @@ class GradientLayouts:
             self._add(came, traced)
         other, key = self._parts.get(came), (part, number, came)
         if other is not None and key not in self._taken:
-            self._taken[key] = _taken_over(part, number, other)
+            self._taken[key] = _taken_over(part, number, other, given)
         found = self._taken.get(key)
         if found is not None:
             return found
@@ -191,19 +192,48 @@ def _equal(one: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...])
 
 
 def _taken_over(
-    part: TracedPart, number: int, other: TracedPart
+    part: TracedPart, number: int, other: TracedPart, given: Sequence[Any]
 ) -> tuple[TracedPart, Halves] | None:
-    """`other` and its code, if its backward reads what a forward of `part` has kept."""
-    schedule = _by_ops_of(other, part, part.schedules[number])
-    if schedule is None:
+    """`other` and its code, if its backward reads what a forward of `part` has kept.
+
+    It takes no more memory than the backward of `part` beside copies in the strides of that.
+    """
+    alike = _alike(part, other)
+    if alike is None:
         return None
+    schedule = _by_ops_of(other, part, part.schedules[number], alike)
     try:
-        halves = other.halves_of(other.add(schedule))
+        at = other.add(schedule)
     except SchedsimError:
         return None
-    kept, needed = (_kept(it, part.program.constants) for it in (part.halves_of(number), halves))
+    kept, needed = (
+        _kept(it, part.program.constants) for it in (part.halves_of(number), other.halves_of(at))
+    )
     same = part.program.constants.keys() == other.program.constants.keys()
-    return (other, halves) if same and needed <= kept else None
+    if not same or not needed <= kept:
+        return None
+    if not other.is_measured:
+        other.graph = _with_costs_of(part.graph, other.graph, alike)
+    copied = sum(
+        it.untyped_storage().nbytes()
+        for it, was in zip(given, part.given, strict=True)
+        if it is not None and it.stride() != was.strides
+    )
+    if other.cost(at).backward_bytes > part.cost(number).backward_bytes + copied:
+        return None
+    return other, other.halves_of(at)
+
+
+def _with_costs_of(graph: Graph, other: Graph, alike: Mapping[str, str]) -> Graph:
+    """`other` with the times and workspaces of the ops of `graph` that its ops stand for."""
+    known = {alike.get(op.name, op.name): op for op in graph.ops}
+    ops = []
+    for op in other.ops:
+        if op.name in known:
+            was = known[op.name]
+            op = replace(op, time_s=was.time_s, workspace_bytes=was.workspace_bytes)
+        ops.append(op)
+    return replace(other, ops=tuple(ops))
 
 
 def _kept(halves: Halves, constants: Container[int]) -> set[tuple[str, int]]:
@@ -214,33 +244,49 @@ def _kept(halves: Halves, constants: Container[int]) -> set[tuple[str, int]]:
     return found | {("resident", v) for v in read}
 
 
-def _by_ops_of(other: TracedPart, part: TracedPart, schedule: Schedule) -> Schedule | None:
-    """`schedule` of `part` by the ops of `other`: equal up to the loss, and alike behind.
+def _alike(part: TracedPart, other: TracedPart) -> dict[str, str] | None:
+    """Ops of the backward of `part` -> those of `other` that stand for them.
 
-    Ops of the backward come in the order of `other`; repeats of forward ops come before the ops
-    that stand for those which they come before in `schedule`.
+    ``None`` where the forwards differ.
     """
     mine, its = part.graph.op_names, other.graph.op_names
     seed, at = mine.index(part.seed_name), its.index(other.seed_name)
     if mine[:seed] != its[:at]:
         return None
-    behind, its_behind = mine[seed + 1 :], its[at + 1 :]
-    alike = difflib.SequenceMatcher(None, _kinds(behind), _kinds(its_behind), autojunk=False)
-    stands_for = {
-        behind[block.a + k]: block.b + k
-        for block in alike.get_matching_blocks()
+    ones, others = mine[seed + 1 :], its[at + 1 :]
+    found = difflib.SequenceMatcher(None, _kinds(ones), _kinds(others), autojunk=False)
+    return {
+        ones[block.a + k]: others[block.b + k]
+        for block in found.get_matching_blocks()
         for k in range(block.size)
     }
+
+
+def _by_ops_of(
+    other: TracedPart, part: TracedPart, schedule: Schedule, alike: Mapping[str, str]
+) -> Schedule:
+    """`schedule` of `part` by the ops of `other`: equal up to the loss, and alike behind.
+
+    Ops of the backward come first in the order of `other`; repeats come before the ops that stand
+    for those which they come before in `schedule`.
+    """
+    mine, its = part.graph.op_names, other.graph.op_names
+    backward = set(mine[mine.index(part.seed_name) + 1 :])
+    behind = its[its.index(other.seed_name) + 1 :]
+    places = {name: i for i, name in enumerate(behind)}
     names = list(schedule.names)
     half = names.index(part.seed_name)
     runs, done = [*names[:half], other.seed_name], 0
     for name in names[half + 1 :]:
-        if name in stands_for:
-            runs += its_behind[done : stands_for[name] + 1]
-            done = max(done, stands_for[name] + 1)
-        elif name not in behind:
+        if name not in backward:
             runs.append(name)
-    return Schedule.from_names([*runs, *its_behind[done:]])
+        elif name in alike and places[alike[name]] >= done:
+            until = places[alike[name]] + 1
+            runs += behind[done:until]
+            done = until
+        elif name in alike:
+            runs.append(alike[name])
+    return Schedule.from_names([*runs, *behind[done:]])
 
 
 def _kinds(names: Sequence[str]) -> list[str]:

@@ -150,10 +150,37 @@ def test_outputs_without_a_gradient_add_no_zeros(names):
     torch.manual_seed(0)
     model = WithScale()
     plain = copy.deepcopy(model)
-    schedsim.rematerialize(model, torch.randn(16, 31, 48), "80%", in_place=True, effort=0.2)
+    [reading] = AllocatorMeter().read(lambda: step(plain, LOSSES[names[0]], 0))
+    budget = int(0.7 * (reading.peak_bytes + storage_bytes(model.parameters())))
+    schedsim.rematerialize(
+        model, torch.randn(16, 31, 48), budget, in_place=True, effort=0.2, background=False
+    )
     for number in range(4):
         loss = LOSSES[names[number % len(names)]]
         ones, others = step(model, loss, number), step(plain, loss, number)
         assert torch.equal(ones[0], others[0])
         for one, other in zip(ones[1], others[1], strict=True):
             assert torch.equal(one, other)
+    for name in names:
+        [reading] = AllocatorMeter().read(lambda: step(model, LOSSES[name], 9))  # noqa: B023
+        assert same(reading.result, step(plain, LOSSES[name], 9))
+        assert reading.peak_bytes + storage_bytes(model.parameters()) <= budget
+
+
+def test_a_schedule_that_repeats_ops_of_the_backward_is_taken_over():
+    """Each repeat stays where it is: without them, the backward would take more memory."""
+    torch.manual_seed(0)
+    model = WithScale()
+    schedsim.rematerialize(model, torch.randn(16, 31, 48), 10**9, in_place=True, effort=0.2)
+    for _ in range(2):
+        step(model, LOSSES["second"], 1)
+    part = session_in(model).parts[-1]
+    names = list(part.graph.op_names)
+    first = names.index(part.seed_name) + 1
+    again = [name for name in names[first:] if not part.graph.ops[names.index(name)].once][:5]
+    number = part.add(schedsim.Schedule.from_names([*names, *again]))
+    zeros = [None, torch.zeros(16, CLASSES, 31)]
+    zeros[1] = zeros[1].as_strided(zeros[1].shape, part.given[1].strides)
+    other, _ = part.layouts.backward_of(part, number, zeros)
+    assert other is not part
+    assert len(other.schedules[-1]) - other.graph.num_ops == len(again)
