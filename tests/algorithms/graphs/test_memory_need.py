@@ -56,12 +56,67 @@ def test_the_better_of_two_ways_to_one_set_counts():
     assert not exhaustive(graph, 38).feasible
 
 
+def freeing(rng: np.random.Generator, graph: Graph) -> Graph:
+    """The same, but that half of the ops after the forward free some of what they read first."""
+    ops = [
+        replace(op, workspace_bytes=-int(rng.integers(0, sum(op.writes.values()) + 1)))
+        if op.phase != "forward" and rng.random() < 0.5
+        else op
+        for op in graph
+    ]
+    return replace(graph, ops=tuple(ops))
+
+
+def joining(rng: np.random.Generator) -> Graph:
+    """Lines of ops that meet: most tensors are read once, so that what waits decides the peak."""
+    waiting = [f"x{i}" for i in range(int(rng.integers(0, 4)))]
+    inputs = {name: int(rng.integers(0, 20)) for name in waiting}
+    ops: list[Op] = []
+    num_ops = int(rng.integers(4, 8))
+    for i in range(num_ops):
+        few = min(len(waiting), int(rng.integers(0, 3)))
+        reads = tuple(rng.choice(waiting, few, replace=False).tolist())
+        waiting = [name for name in waiting if name not in reads or rng.random() < 0.2]
+        writes = {f"t{i}.{k}": int(rng.integers(0, 20)) for k in range(int(rng.integers(1, 3)))}
+        op = Op(
+            f"op{i}",
+            ("forward", "backward")[2 * i // num_ops],
+            1.0,
+            int(rng.integers(0, 9)),
+            reads,
+            writes,
+            once=bool(rng.random() < 0.1),
+            in_place={f"t{i}.0": reads[0]} if reads and rng.random() < 0.3 else {},
+        )
+        ops.append(op)
+        waiting += writes
+    results = tuple(name for name in waiting if name not in inputs and rng.random() < 0.1)
+    return Graph("joining", tuple(ops), inputs, results=results)
+
+
+def test_no_proof_is_false_on_many_graphs():
+    """Where a walk proves more than the first runs do, no schedule has a peak below it."""
+    rng = np.random.default_rng(0)
+    beyond = 0
+    for _ in range(400):
+        graph = joining(rng)
+        graph = freeing(rng, graph) if rng.random() < 0.5 else graph
+        search = NeedSearch(graph)
+        needs = [search.need(op, 1000, 10**9) for op in range(graph.num_ops)]
+        least = max(need.least_bytes for need in needs)
+        if least > graph.static_bytes + max(search.first.need_bytes):
+            beyond += 1
+            assert not exhaustive(graph, least - 1).feasible
+    assert beyond > 30
+
+
 @given(seed=st.integers(0, 10**12))
 @settings(max_examples=150, deadline=None)
 def test_no_schedule_needs_less(seed):
     """Every op's need, at every stop of its search, holds for graphs with every feature."""
     rng = np.random.default_rng(seed)
     graph = random_graph(rng, int(rng.integers(2, 8)))
+    graph = freeing(rng, graph) if rng.random() < 0.5 else graph
     search = NeedSearch(graph)
     most = int(rng.choice([0, 1, 3, 1000]))
     needs = [search.need(op, most, 10**9) for op in range(graph.num_ops)]
