@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,44 +81,53 @@ class FirstRuns:
 
 
 def first_runs(graph: Graph) -> FirstRuns:
-    """O(ops + reads), times the number of graph inputs and outputs of ``once`` ops over 64."""
+    """What is alive during first runs; cached with the graph, because it is a function of it.
+
+    Notes
+    -----
+    O(ops + reads), times the number of graph inputs and outputs of ``once`` ops over 64.
+    """
+    kept: dict[str, FirstRuns] = graph.__dict__
+    if "_first_runs" not in kept:
+        kept["_first_runs"] = _find_first_runs(graph)
+    return kept["_first_runs"]
+
+
+def _find_first_runs(graph: Graph) -> FirstRuns:
     arrays = graph.arrays
-    sizes = arrays.tensor_bytes.tolist()
-    lasting = [
-        t
-        for t, producer in enumerate(arrays.tensor_producer.tolist())
-        if producer < 0 or arrays.op_once[producer]
-    ]
-    bit = {t: 1 << i for i, t in enumerate(lasting)}
-    results = sum(bit[t] for t in lasting if arrays.tensor_result[t])
+    sizes, producer_of = arrays.tensor_bytes.tolist(), arrays.tensor_producer.tolist()
+    lasting = np.flatnonzero(
+        (arrays.tensor_producer < 0) | arrays.op_once[arrays.tensor_producer]
+    ).tolist()
+    bit = {t: 1 << k for k, t in enumerate(lasting)}
     reads, writes = _split(arrays.read_tensor, arrays.read_start), _written(graph)
-    producer_of = arrays.tensor_producer.tolist()
+    needs_ops = [[producer_of[t] for t in one if producer_of[t] >= 0] for one in reads]
+    read = [sum(bit[t] for t in one if t in bit) for one in reads]
+    wrote = [sum(bit[t] for t in one if t in bit) for one in writes]
+    results = sum(bit[t] for t in lasting if arrays.tensor_result[t])
     inputs = sum(bit[t] for t in lasting if producer_of[t] < 0)
-    written = [inputs] * graph.num_ops  # written by ancestors, and graph inputs
-    for i in range(graph.num_ops):
-        for t in reads[i]:
-            if producer_of[t] >= 0:
-                before = producer_of[t]
-                written[i] |= written[before] | sum(bit.get(w, 0) for w in writes[before])
-    wanted = [results] * graph.num_ops  # read by descendants, and results
-    for i in range(graph.num_ops - 1, -1, -1):
-        all_wanted = wanted[i] | sum(bit.get(t, 0) for t in reads[i])
-        for t in reads[i]:
-            if producer_of[t] >= 0:
-                wanted[producer_of[t]] |= all_wanted
+    across = [0] * graph.num_ops
+    if lasting:
+        written = [inputs] * graph.num_ops  # written by ancestors, and graph inputs
+        for i, needed in enumerate(needs_ops):
+            for before in needed:
+                written[i] |= written[before] | wrote[before]
+        wanted = [results] * graph.num_ops  # read by descendants, and results
+        for i in range(graph.num_ops - 1, -1, -1):
+            all_wanted = wanted[i] | read[i]
+            for before in needs_ops[i]:
+                wanted[before] |= all_wanted
+        across = [one & other for one, other in zip(written, wanted, strict=True)]
     need_bytes = own_bytes(graph).tolist()
-    across = [one & other for one, other in zip(written, wanted, strict=True)]
-    seen: dict[int, int] = {}
-    for i in range(graph.num_ops):
-        beside = across[i] & ~sum(bit.get(t, 0) for t in reads[i])
+    seen: dict[int, int] = {0: 0}
+    for i, beside in enumerate(one & ~own for one, own in zip(across, read, strict=True)):
         if beside not in seen:
             seen[beside] = sum(sizes[lasting[k]] for k in _members(beside))
         need_bytes[i] += seen[beside]
-        for t in writes[i]:
-            source = int(arrays.tensor_takes_over[t])
-            lasts = source >= 0 and bit.get(source, 0) & across[i]
-            if source >= 0 and not arrays.tensor_optional[t] and not lasts:
-                need_bytes[i] -= min(sizes[t], sizes[source])
+    for t in np.flatnonzero((arrays.tensor_takes_over >= 0) & ~arrays.tensor_optional).tolist():
+        op, source = producer_of[t], int(arrays.tensor_takes_over[t])
+        if not bit.get(source, 0) & across[op]:
+            need_bytes[op] -= min(sizes[t], sizes[source])
     return FirstRuns(lasting, across, need_bytes)
 
 
@@ -202,7 +212,8 @@ def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
 
 
 def _split(items: NDArray[np.int64], start: NDArray[np.int64]) -> list[list[int]]:
-    return [part.tolist() for part in np.split(items, start[1:-1])]
+    flat, ends = items.tolist(), start.tolist()
+    return [flat[low:high] for low, high in pairwise(ends)]
 
 
 def _written(graph: Graph) -> list[list[int]]:

@@ -124,6 +124,10 @@ def build_arrays(graph: Graph) -> GraphArrays:
     write_optional: list[bool] = []
     write_takes_over: list[int] = []
     for i, op in enumerate(graph.ops):
+        if not (op.optional or op.in_place):
+            write_optional += [False] * len(op.writes)
+            write_takes_over += [-1] * len(op.writes)
+            continue
         sources = {output: index[source] for output, source in op.in_place.items()}
         for tensor in op.writes:
             write_optional.append(tensor in op.optional)
@@ -137,7 +141,7 @@ def build_arrays(graph: Graph) -> GraphArrays:
     write_start, write_tensor = _compressed([[index[t] for t in op.writes] for op in graph.ops])
 
     streams = tuple(dict.fromkeys(op.stream for op in graph.ops))
-    tensor_pools = [graph.pool_of(tensor) for tensor in index]
+    tensor_pools = [DEVICE if graph.one_stream else graph.pool_of(tensor) for tensor in index]
     op_pools = [device_of(op.stream) for op in graph.ops]
     pools = tuple(dict.fromkeys([DEVICE, *op_pools, *tensor_pools, *graph.pool_static_bytes]))
     number = {name: i for i, name in enumerate(streams)}
@@ -145,7 +149,9 @@ def build_arrays(graph: Graph) -> GraphArrays:
     follows: list[list[int]] = []
     homes: list[int] = []
     for op in graph.ops:
-        beside = [graph.pool_of(tensor) for tensor in (*op.writes, *op.reads)]
+        beside = (
+            [] if graph.one_stream else [graph.pool_of(name) for name in (*op.writes, *op.reads)]
+        )
         streams_beside = {compute_stream_of(pool) for pool in beside} if op.is_copy else set()
         follows.append(sorted(number[stream] for stream in streams_beside if stream in number))
         devices = [pool for pool in beside if compute_stream_of(pool) and not is_compute(op.stream)]
