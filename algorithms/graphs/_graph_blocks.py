@@ -8,6 +8,7 @@ keep to themselves, behind it only ops that read nothing of the blocks above.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -312,23 +313,27 @@ def _line(
     return BlockLine(graph, tuple(blocks), outside)
 
 
-def _lives_on(graph: Graph, block: GraphBlock, tensor: int) -> bool:
+def _outliving(graph: Graph, block: GraphBlock) -> Callable[[int], bool]:
     """Whether a tensor made in the block or handed to its backward part outlives the block."""
     arrays = graph.arrays
-    result = bool(arrays.tensor_result[tensor])
-    late = arrays.op_phase[arrays.tensor_producer[tensor]] != 0
-    return (result and late) or bool(np.isin(tensor, block.gradients_out))
+    handed_out = set(block.gradients_out.tolist())
+
+    def lives_on(tensor: int) -> bool:
+        late = arrays.op_phase[arrays.tensor_producer[tensor]] != 0
+        return tensor in handed_out or bool(arrays.tensor_result[tensor] and late)
+
+    return lives_on
 
 
 def _signature(graph: Graph, block: GraphBlock) -> Any:
     """A value that is equal for two blocks that differ only in names."""
-    arrays = graph.arrays
+    arrays, lives_on = graph.arrays, _outliving(graph, block)
     number = {int(t): i for i, t in enumerate((*block.inputs, *block.gradients_in))}
     sizes = arrays.tensor_bytes
     lists: list[Any] = [
         tuple(sizes[block.inputs].tolist()),
         tuple(sizes[block.gradients_in].tolist()),
-        tuple(number[t] for t in block.gradients_in.tolist() if _lives_on(graph, block, t)),
+        tuple(number[t] for t in block.gradients_in.tolist() if lives_on(t)),
     ]
     for op in block.ops.tolist():
         if op < 0:
@@ -352,7 +357,7 @@ def _signature(graph: Graph, block: GraphBlock) -> Any:
                         int(sizes[t]),
                         bool(arrays.tensor_optional[t]),
                         number.get(int(arrays.tensor_takes_over[t]), -1),
-                        _lives_on(graph, block, t),
+                        lives_on(t),
                     )
                     for t in writes
                 ),
@@ -362,7 +367,7 @@ def _signature(graph: Graph, block: GraphBlock) -> Any:
 
 
 def _subgraph(graph: Graph, block: GraphBlock, name: str) -> Graph:
-    arrays = graph.arrays
+    arrays, lives_on = graph.arrays, _outliving(graph, block)
     names = arrays.tensor_names
     ops: list[Op] = []
     known: set[str] = set()
@@ -383,12 +388,12 @@ def _subgraph(graph: Graph, block: GraphBlock, name: str) -> Graph:
             incoming = block.gradients_in.tolist()
             writes = {names[t]: int(arrays.tensor_bytes[t]) for t in incoming}
             ops.append(Op(REST, PHASES[1], reads=reads, writes=writes, once=True))
-            living += [names[t] for t in incoming if _lives_on(graph, block, t)]
+            living += [names[t] for t in incoming if lives_on(t)]
         else:
             op = graph.ops[index]
             come_in(op.reads)
             ops.append(op)
             made = arrays.write_tensor[arrays.write_start[index] : arrays.write_start[index + 1]]
-            living += [names[t] for t in made.tolist() if _lives_on(graph, block, t)]
+            living += [names[t] for t in made.tolist() if lives_on(t)]
         known.update(ops[-1].writes)
     return Graph(name, tuple(ops), inputs, 0, tuple(living))

@@ -10,6 +10,7 @@ from chains import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.exhaustive import exhaustive
+from schedsim.algorithms.graphs import _memory_need
 from schedsim.algorithms.graphs._memory_need import NeedSearch, first_runs, largest_need
 from schedsim.algorithms.graphs.cuts import cuts
 from schedsim.algorithms.graphs.local_search import local_search
@@ -160,6 +161,18 @@ def test_it_stops_with_what_is_proven():
     some = search.need(op, 10**6, sizes[0] - 1)
     assert some.num_sets == 0
     assert some.least_bytes == sizes[0]
+
+
+def test_first_runs_are_looked_at_once(monkeypatch):
+    """No limit can stop that work, so that a search and its bound share it."""
+    found = []
+    find = _memory_need._find_first_runs
+    monkeypatch.setattr(_memory_need, "_find_first_runs", lambda g: found.append(g) or find(g))
+    graph = random_graph(np.random.default_rng(5), 14)
+    budget = max(first_runs(graph).need_bytes) + graph.static_bytes
+    for planner in (cuts, local_search):
+        planner(graph, budget, effort=0.2)
+    assert found == [graph]
 
 
 def test_planners_say_that_nothing_fits():
