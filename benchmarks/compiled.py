@@ -11,9 +11,7 @@ processor time on one thread. Gradients are compared with plain torch.compile's 
 On both sides the C library is told to keep freed memory, as the CUDA allocator does. By its own
 rule it would return some of it to the system, for some orders of requests, and those pages would be
 filled with zeros again in each step. Rows go to a file as they are made, and a row in the file is
-not measured again. A model takes about ten minutes of two idle cores. Give each model a process of
-its own: as the second model of a process, a ResNet and a ViT measured 0.93 and 0.92 times plain
-torch.compile, and 1.09 and 1.01 as the first; why is not known.
+not measured again. A model takes about ten minutes of two idle cores.
 """
 
 from __future__ import annotations
@@ -107,7 +105,12 @@ class Timed:
 
 
 def compiled(subject: Subject, title: str, **settings: Any) -> Timed:
-    """The whole step under torch.compile."""
+    """The whole step under torch.compile, for its sizes alone.
+
+    Dynamo remembers a function's sizes by its name and line, in a table that outlives the function.
+    Left to itself, it would compile the second model of a process for open sizes, whose code is
+    slower.
+    """
 
     def forward() -> Tensor:
         return subject.loss(subject.output())
@@ -115,7 +118,7 @@ def compiled(subject: Subject, title: str, **settings: Any) -> Timed:
     # Dynamo remembers functions by their code: each has code of its own.
     code = forward.__code__.replace(co_name="".join(c if c.isalnum() else "_" for c in title))
     own = FunctionType(code, globals(), code.co_name, None, forward.__closure__)
-    return Timed(subject, torch.compile(own, fullgraph=False), **settings)
+    return Timed(subject, torch.compile(own, fullgraph=False, dynamic=False), **settings)
 
 
 def checkpointed(subject: Subject, title: str, policy: bool) -> Timed:

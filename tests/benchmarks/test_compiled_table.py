@@ -1,4 +1,4 @@
-"""What the table of compiled steps compares gradients with."""
+"""What the table of compiled steps compares with: gradients, and a step for its sizes alone."""
 
 from __future__ import annotations
 
@@ -46,6 +46,25 @@ def test_a_step_with_dropout_has_no_exact_gradients(of_subject):
     """In float64 it would draw other numbers."""
     assert of_subject(nn.Dropout(0.1))[0] is None
     assert of_subject(nn.Dropout(0.0))[0] is not None
+
+
+def test_a_second_model_is_compiled_for_its_own_sizes(monkeypatch):
+    """Code for open sizes would be slower, and ours beside it would look quicker than it is."""
+    seen = []
+
+    def backend(graph, inputs):
+        seen.extend(n for x in inputs for n in (x.shape if isinstance(x, torch.Tensor) else (x,)))
+        return graph
+
+    compile_for = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **more: compile_for(f, backend=backend, **more))
+    torch.compiler.reset()
+    for rows in (5, 6):
+        given = (torch.randn(rows, 3),)
+        subject = Subject("small", nn.Linear(3, 4), given, lambda y: y.square().sum(), [], [])
+        compiled.compiled(subject, "base").run()
+    assert {5, 6} <= set(seen)
+    assert not any(isinstance(size, torch.SymInt) for size in seen)
 
 
 def test_the_table_says_how_far_both_are_from_float64():

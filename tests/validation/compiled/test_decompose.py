@@ -63,3 +63,27 @@ def test_the_halves_keep_their_sides():
     assert after.calls[after.seed].target is before.calls[before.seed].target
     for i, call in enumerate(after.calls):
         assert call.is_view or (call.phase == "backward") == (i >= after.seed)
+
+
+class Upsampled(torch.nn.Module):
+    """An activation, read at more places by an interpolation."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        y = torch.sigmoid(x * self.scale[:, None, None])
+        return torch.nn.functional.interpolate(y, scale_factor=2, mode="bilinear")
+
+
+def test_the_gradient_of_an_interpolation_is_one_kernel_and_no_scatters():
+    """Torch's rules would scatter it four times, each time into a tensor of zeros."""
+    captured = captured_step(
+        Upsampled(),
+        (torch.randn(2, 3, 4, 4), torch.randn(2, 3, 8, 8)),
+        torch.nn.functional.mse_loss,
+    )
+    parts = targets(decompose(captured.program))
+    assert parts.count(aten.upsample_bilinear2d_backward.default) == 1
+    assert not {aten._unsafe_index_put.default, aten.index_put.default} & set(parts)
