@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ..torch_private.pytrees import tree_leaves
 from . import attention
 from .attention_backends import KERNELS
 from .captured import CapturedGraph
-from .fronts import trace
+from .fronts import trace, trace_once
 from .optimizer_state import optimizer_bytes
 from .program import Program
 from .program_builder import build_program
@@ -119,11 +120,7 @@ def capture(
         return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, None)
     recorded.refuse_graph()
     with recorded.settled():
-        state = recorded.state()
-        try:
-            return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)
-        finally:
-            state.restore()  # undoes what a trace left on objects that the skeleton shares
+        return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)
 
 
 @no_collection()  # a trace makes many objects that live until its end: no garbage
@@ -143,7 +140,13 @@ def _captured(
         kernels = "native"
     substitute = kernels != "native"
     with attention.substituted(kernels):
-        traced = trace(skeleton, mode)
+        with _restored(recorded):
+            traced = trace_once(skeleton, mode)
+        if traced is None:
+            mode = private.fake_mode()
+            skeleton = make_skeleton(model, inputs, kwargs, loss, mode, recorded)
+            with _restored(recorded):
+                traced = trace(skeleton, mode)
     program = build_program(traced, skeleton)
     state = optimizer_bytes(optimizer, model)
     name = name or type(model).__name__
@@ -164,6 +167,17 @@ def _captured(
         autocast=_autocast(skeleton.device),
         guards=recorded.state() if recorded is not None else None,
     )
+
+
+@contextmanager
+def _restored(recorded: Recorded | None) -> Iterator[None]:
+    """Undo what a trace leaves on objects that the skeleton shares."""
+    state = recorded.state() if recorded is not None else None
+    try:
+        yield
+    finally:
+        if state is not None:
+            state.restore()
 
 
 def has_memory(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from ..torch_private import joint_graphs as private
 from ..torch_private.eager_kernels import eager_kernels
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.kernel_layouts import true_layouts
+from ..torch_private.recorded_joints import record_joint
 from .eager_paths import eager_paths
 from .gru_cells import whole_gru_gates
 from .recurrent import whole_recurrence
@@ -57,6 +58,30 @@ class Traced(NamedTuple):
     front: str
     has_loss: bool
     renamed: dict[str, str]
+
+
+def trace_once(skeleton: Skeleton, mode: Any) -> Traced | None:
+    """The joint graph of `skeleton`, noted down in one run; ``None`` where `trace` is needed.
+
+    It is the graph of `trace`, in less than half the time. Where it is ``None``, the code of the
+    model may have run in part: `trace` wants a skeleton of its own.
+    """
+    step = skeleton.step
+    if step.questions:
+        return None
+    spans: list[Span] = []
+    handles = _watch(step, spans)
+    try:
+        with _recurrence(skeleton), eager_paths(), _as_kernels_do(skeleton):
+            graph_module = record_joint(step, skeleton.tensors, mode)
+    except SchedsimError:
+        raise
+    except Exception:  # `trace` finds it again, and says what it is
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Traced(graph_module, tuple(spans), "direct", step.loss_function is not None, {})
 
 
 def trace(skeleton: Skeleton, mode: Any) -> Traced:

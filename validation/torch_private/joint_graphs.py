@@ -181,9 +181,11 @@ def dynamo_graph(
 def _exporting(mode: FakeTensorMode) -> Iterator[None]:
     """The context of an export of a joint graph, inside the export's own stack of contexts."""
     from torch._guards import TracingContext, tracing
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
     with (
         _quiet_loggers(),
+        _use_lazy_graph_module(True),  # hardly any of these graphs is asked for its code
         mode,
         tracing(TracingContext(mode)),
         warnings.catch_warnings(),
