@@ -226,6 +226,8 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         name = func.name()
         if name in _ASKED:
             return func(*args, **kwargs)
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            raise NeedsExport("hooks on saved tensors, as of a checkpoint, which runs ops again")
         schema = schema_of(func)
         if func in _IN_PLACE:
             return self._in_place(func, args, kwargs)
@@ -238,6 +240,7 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
                 whole = func.decompose(*args, **kwargs)
             if whole is not NotImplemented:
                 return whole
+        args = _without_defaults(func, args)
         left_out = _none_by_default(func)
         said = {k: v for k, v in kwargs.items() if v is not None or k not in left_out}
         noted = self._noted(args), self._noted(said)
@@ -352,6 +355,19 @@ def _none_by_default(func: Any) -> frozenset[str]:
     """The arguments of an op that are ``None`` where they are not given."""
     arguments = schema_of(func).arguments
     return frozenset(a.name for a in arguments if a.has_default_value() and a.default_value is None)
+
+
+def _without_defaults(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`args` without the last ones, where they are what the op takes if they are not given."""
+    arguments = schema_of(func).arguments
+    while args and arguments[len(args) - 1].has_default_value():
+        default = arguments[len(args) - 1].default_value
+        if isinstance(args[-1], torch.Tensor) or type(args[-1]) is not type(default):
+            break
+        if args[-1] != default:
+            break
+        args = args[:-1]
+    return args
 
 
 @functools.cache

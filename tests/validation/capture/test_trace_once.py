@@ -16,6 +16,7 @@ from schedsim.validation.torch_private import recorded_joints  # noqa: E402
 from schedsim.validation.torch_private.recorded_joints import NeedsExport  # noqa: E402
 from step_models import make_step  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 
 def programs(model, inputs, loss):
@@ -98,6 +99,14 @@ def test_attention_and_casts():
     assert torch.bfloat16 in {value.dtype for value in once.values}
 
 
+def test_arguments_that_are_the_default_are_left_out():
+    """Said by the caller or not, they are no argument of the op."""
+    model = nn.EmbeddingBag(6, 4, mode="mean", include_last_offset=False, padding_idx=None)
+    once, exported = programs(model, (torch.tensor([[1, 2], [3, 3]]),), summed)
+    assert once is not None
+    assert once == exported
+
+
 class Changing(nn.Module):
     """Statistics and counts in buffers, twice in one step, and activations in place."""
 
@@ -135,6 +144,7 @@ LEFT = {
     "a value": lambda x: x * float(x.detach().sum() > 0),
     "a generator": lambda x: x + torch.rand(4, generator=torch.Generator()),
     "a view": lambda x: x.sum(0, keepdim=True).sum(1).view(1),
+    "a checkpoint": lambda x: checkpoint(torch.tanh, x, use_reentrant=False),
 }
 
 
