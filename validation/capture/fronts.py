@@ -67,8 +67,6 @@ def trace_once(skeleton: Skeleton, mode: Any) -> Traced | None:
     model may have run in part: `trace` wants a skeleton of its own.
     """
     step = skeleton.step
-    if step.questions:
-        return None
     spans: list[Span] = []
     handles = _watch(step, spans)
     try:

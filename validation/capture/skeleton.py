@@ -238,7 +238,7 @@ def make_skeleton(
             )
         own = list(loss.buffers()) if isinstance(loss, nn.Module) else []
         for buffer in [*model.buffers(), *own]:
-            memo.setdefault(id(buffer), _fake(buffer, device))
+            memo[id(buffer)] = _fake(buffer, device)
         leaves, spec = tree_flatten((tuple(inputs), dict(kwargs)))
         tensors = []
         for leaf in leaves:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,16 +29,13 @@ from .storage_refs import storage_key
 
 aten = torch.ops.aten
 
-_IN_PLACE = {
-    getattr(getattr(aten, f"{name}_"), overload): getattr(getattr(aten, name), overload)
-    for overload, names in {
-        "default": "hardswish hardtanh leaky_relu relu sigmoid silu tanh",
-        "Tensor": "add div mul sub",
-        "Scalar": "add mul",
-    }.items()
-    for name in names.split()
+_OTHER_NAMES = {
+    aten.copy_.default: aten.copy.default,
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.bernoulli_.Tensor: aten.bernoulli.Tensor,
+    aten.normal_.default: aten.normal_functional.default,
 }
-"""Ops that change their first argument -> the ones that return its new content."""
+"""Ops that change their first argument -> the ones that return its new content, by another name."""
 
 _BATCH_NORM = aten._native_batch_norm_legit.default
 
@@ -82,8 +78,11 @@ def record_joint(
             if tensor.requires_grad:
                 gradients.append((desc, tensor))
         with recorder:
-            loss = module(*inputs)
-        node = recorder.loss_node(loss)
+            made = module(*inputs)
+        returned = made if isinstance(made, tuple) else (made,)
+        nodes, loss = [recorder.output_node(tensor) for tensor in returned], returned[0]
+        if loss.numel() != 1 or [t.requires_grad for t in returned].count(True) != 1:
+            raise NeedsExport("the step returns more than one scalar to derive")
         tangent = torch.empty_like(loss, memory_format=torch.contiguous_format).detach()
         tangent_desc = d.TangentAOTInput(d.PlainAOTOutput(0))
         recorder.give(tangent_desc, tangent)
@@ -92,7 +91,7 @@ def record_joint(
             found = torch.autograd.grad(
                 [loss], [tensor for _, tensor in gradients], [tangent], allow_unused=True
             )
-        return recorder.finished(node, [desc for desc, _ in gradients], found)
+        return recorder.finished(nodes, [desc for desc, _ in gradients], found)
 
 
 @contextlib.contextmanager
@@ -140,8 +139,11 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         super().__init__()  # type: ignore[no-untyped-call]
         self.mode = mode
         self.graph = torch.fx.Graph()
+        self.held = nn.Module()  # of the constants
+        self.constants: dict[int, str] = {}
         self.nodes: dict[int, torch.fx.Node] = {}
-        self.sharing: Counter[int] = Counter()  # how many tensors have a storage
+        self.sharing: dict[int, list[tuple[torch.Tensor, torch.fx.Node]]] = {}  # a storage
+        self.stale: set[int] = set()  # tensors whose content changed under another name
         self.changed: dict[int, torch.Tensor] = {}  # buffers, by the place among the inputs
         self.given: list[torch.fx.Node] = []
         self.made: list[torch.Tensor] = []  # an id stays its tensor's own
@@ -163,17 +165,15 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self.given.append(node)
         if id(tensor) in self.nodes and isinstance(desc, d.BufferAOTInput):
             self.nodes[id(tensor)] = node  # a further name
-            self.sharing[storage_key(tensor)] += 1
+            self.sharing[storage_key(tensor)].append((tensor, node))
         else:
             self._keep(tensor, node)
 
-    def loss_node(self, loss: Any) -> torch.fx.Node:
-        """The node of the step's only output."""
-        node = self.nodes.get(id(loss)) if isinstance(loss, torch.Tensor) else None
-        if node is None or node.op == "placeholder" or loss._is_view() or not loss.requires_grad:
-            raise NeedsExport("the step returns other than a computed scalar")
-        if loss.numel() != 1:
-            raise NeedsExport("the step returns no scalar")
+    def output_node(self, made: Any) -> torch.fx.Node:
+        """The node of an output of the step."""
+        node = self.nodes.get(id(made)) if isinstance(made, torch.Tensor) else None
+        if node is None or node.op == "placeholder" or made._is_view() or id(made) in self.stale:
+            raise NeedsExport("the step returns other than what it computed")
         return node
 
     def watch_backward(self, loss: torch.Tensor) -> None:
@@ -197,26 +197,29 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self.adding = True
 
     def finished(
-        self, loss: torch.fx.Node, descs: list[Any], gradients: tuple[torch.Tensor | None, ...]
+        self,
+        returned: list[torch.fx.Node],
+        descs: list[Any],
+        gradients: tuple[torch.Tensor | None, ...],
     ) -> torch.fx.GraphModule:
         """The graph, with its outputs."""
         changed = [
             (n.meta["desc"], self.changed[i]) for i, n in enumerate(self.given) if i in self.changed
         ]
         outputs: list[torch.fx.Node | None] = [self.nodes[id(tensor)] for _, tensor in changed]
-        outputs.append(loss)
+        outputs += returned
         for gradient in gradients:
             node = None if gradient is None else self.nodes.get(id(gradient))
-            if gradient is not None and node is None:
+            if gradient is not None and (node is None or id(gradient) in self.stale):
                 raise NeedsExport("a gradient that no op made")
             outputs.append(node)
         end = self.graph.output(tuple(outputs))
         end.meta["desc"] = [
             *(d.InputMutationAOTOutput(desc) for desc, _ in changed),
-            d.PlainAOTOutput(0),
+            *(d.PlainAOTOutput(i) for i in range(len(returned))),
             *(d.GradAOTOutput(desc) for desc in descs),
         ]
-        return _LazyGraphModule(nn.Module(), self.graph)  # its code is never asked for
+        return _LazyGraphModule(self.held, self.graph)  # its code is never asked for
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -229,7 +232,7 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             raise NeedsExport("hooks on saved tensors, as of a checkpoint, which runs ops again")
         schema = schema_of(func)
-        if func in _IN_PLACE:
+        if _returning(func) is not None:
             return self._in_place(func, args, kwargs)
         if func is _BATCH_NORM:
             return self._batch_norm(args, kwargs)
@@ -245,7 +248,8 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         said = {k: v for k, v in kwargs.items() if v is not None or k not in left_out}
         noted = self._noted(args), self._noted(said)
         made = func(*args, **kwargs)
-        node = self._write(func, noted, made)
+        fresh = func is aten.lift_fresh.default
+        node = self._write(aten.lift_fresh_copy.default if fresh else func, noted, made)
         if isinstance(made, torch.Tensor):
             self._keep(made, node)
             return made
@@ -261,7 +265,13 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """Note down the op that returns what `func` writes into its first argument."""
-        target = _IN_PLACE[func]
+        target = _returning(func)
+        for own, other in zip(
+            func._schema.arguments[len(args) :], target._schema.arguments[len(args) :], strict=True
+        ):
+            if own.kwarg_only or other.has_default_value() or own.name in kwargs:
+                break
+            args = (*args, own.default_value)
         noted = self._noted(args), self._noted(kwargs)
         made = target(*args, **kwargs)
         changed: torch.Tensor = args[0]
@@ -289,14 +299,16 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     def _refuse_to_change(self, held: torch.Tensor, made: torch.Tensor) -> None:
         """Raise where `held` has views, or its new content, `made`, is laid out in another way."""
-        node = self.nodes[id(held)]
-        if self.sharing[storage_key(held)] != 1:
+        node = self.nodes.get(id(held))
+        if node is None or not isinstance(held, FakeTensor):
+            raise NeedsExport("a tensor from elsewhere is changed")
+        others = [tensor for tensor, own in self.sharing[storage_key(held)] if own is not node]
+        if any(other is held or _layout(other) != _layout(held) for other in others):
             raise NeedsExport("a tensor with views is changed")
         if node.op == "placeholder" and not isinstance(node.meta["desc"], d.BufferAOTInput):
             raise NeedsExport("a parameter or an input is changed")
-        layouts = [(t.shape, t.stride(), t.dtype, t.device) for t in (held, made)]
         whole = held.untyped_storage().nbytes() == made.untyped_storage().nbytes()
-        if layouts[0] != layouts[1] or not whole or held.storage_offset():
+        if _layout(held) != _layout(made) or not whole or held.storage_offset():
             raise NeedsExport("a tensor is changed to another type, or in part")
 
     def _change(self, held: torch.Tensor, spare: torch.Tensor, node: torch.fx.Node) -> None:
@@ -304,14 +316,18 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         before = self.nodes[id(held)]
         if before.op == "placeholder":
             self.changed[self.given.index(before)] = held
-        before.meta["val"] = spare
-        if before.target is operator.getitem:
-            source: Any = before.args[0]
-            parts = list(source.meta["val"])
-            parts[before.args[1]] = spare  # type: ignore[call-overload, index]
-            source.meta["val"] = tuple(parts)
+        for tensor, seen in self.sharing[storage_key(held)]:
+            seen.meta["val"] = spare
+            if seen.target is operator.getitem:
+                source: Any = seen.args[0]
+                parts = list(source.meta["val"])
+                parts[seen.args[1]] = spare  # type: ignore[call-overload, index]
+                source.meta["val"] = tuple(parts)
+            if tensor is not held:
+                self.stale.add(id(tensor))
         self.made.append(spare)
         self.nodes[id(held)] = node
+        self.sharing[storage_key(held)] = [(held, node)]
 
     def _write(self, target: Any, noted: tuple[Any, Any], made: Any) -> torch.fx.Node:
         node = self.graph.call_function(target, *noted)
@@ -332,15 +348,23 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         if not isinstance(tensor, FakeTensor) or id(tensor) in self.nodes:
             raise NeedsExport("an op returns its argument")
         self.nodes[id(tensor)] = node
-        self.sharing[storage_key(tensor)] += 1
+        self.sharing.setdefault(storage_key(tensor), []).append((tensor, node))
         self.made.append(tensor)
+
+    def _constant(self, tensor: torch.Tensor) -> torch.fx.Node:
+        """A new node for a real tensor that the step reads from elsewhere."""
+        if isinstance(tensor, FakeTensor) or type(tensor) is not torch.Tensor:
+            raise NeedsExport("a tensor that is neither given nor computed")
+        name = self.constants.setdefault(id(tensor), f"_tensor_constant{len(self.constants)}")
+        setattr(self.held, name, tensor)
+        self.made.append(tensor)
+        return self.graph.get_attr(name)
 
     def _noted(self, tree: Any) -> Any:
         if isinstance(tree, torch.Tensor):
-            node = self.nodes.get(id(tree))
-            if node is None:
-                raise NeedsExport("a tensor that is neither given nor computed")
-            return node
+            if id(tree) in self.stale:
+                raise NeedsExport("a tensor is read that was changed under another name")
+            return self.nodes.get(id(tree)) or self._constant(tree)
         if isinstance(tree, tuple | list):
             return type(tree)(self._noted(item) for item in tree)
         if isinstance(tree, dict):
@@ -348,6 +372,28 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         if isinstance(tree, torch.SymInt | torch.SymFloat | torch.SymBool | torch.Generator):
             raise NeedsExport("a number that is left open, or a generator")
         return tree
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device
+
+
+@functools.cache
+def _returning(func: Any) -> Any:
+    """The op that returns what `func` writes into its first argument; ``None`` if there is none."""
+    if func in _OTHER_NAMES:
+        return _OTHER_NAMES[func]
+    name = func._schema.name.partition("::")[2]
+    if func.namespace != "aten" or not name.endswith("_") or torch.Tag.inplace_view in func.tags:
+        return None
+    found = getattr(getattr(aten, name[:-1], None), func._overloadname, None)
+    if found is None or found._schema.is_mutable:
+        return None
+    own, other = func._schema, found._schema
+    same = [a.name for a in own.arguments] == [a.name for a in other.arguments]
+    changed = [a.alias_info is not None for a in own.arguments]
+    alone = len(other.returns) == 1 and other.returns[0].alias_info is None
+    return found if same and alone and changed == [True, *[False] * (len(changed) - 1)] else None
 
 
 @functools.cache

@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from schedsim.validation.capture.fronts import trace, trace_once  # noqa: E402
 from schedsim.validation.capture.program_builder import build_program  # noqa: E402
 from schedsim.validation.capture.skeleton import make_skeleton  # noqa: E402
+from schedsim.validation.guards.asking import Expect  # noqa: E402
+from schedsim.validation.capture.capture import record_step  # noqa: E402
 from schedsim.validation.torch_private import joint_graphs as private  # noqa: E402
 from schedsim.validation.torch_private import recorded_joints  # noqa: E402
 from schedsim.validation.torch_private.recorded_joints import NeedsExport  # noqa: E402
@@ -19,14 +21,21 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 
-def programs(model, inputs, loss):
+def programs(model, inputs, loss, recorded=None):
     """The program of each way; the first is ``None`` where a step is not noted down."""
     found = []
     for way in (trace_once, trace):
         mode = private.fake_mode()
-        skeleton = make_skeleton(model, inputs, {}, loss, mode)
+        skeleton = make_skeleton(model, inputs, {}, loss, mode, recorded)
         traced = way(skeleton, mode)
-        found.append(traced and build_program(traced, skeleton))
+        program = traced and build_program(traced, skeleton)
+        if program is not None:  # what compares by identity, by content
+            held = {value: tensor.tolist() for value, tensor in program.constants.items()}
+            program.constants = held
+            for call in program.calls:
+                if isinstance(call.target, Expect):
+                    call.target = call.target.question
+        found.append(program)
     return found
 
 
@@ -134,13 +143,49 @@ def test_changes_in_place_are_made_functional():
 
 
 TABLE = torch.ones(4)
+TAKEN = {
+    "a sum of its own": lambda x: x.cumsum_(0),
+    "a constant": lambda x: x + torch.tensor([2.0, 1.0, 0.0, 1.0]) * torch.tensor(3.0),
+    "a tensor from elsewhere": lambda x: x * TABLE + TABLE.view(2, 2).sum(),
+    "a new tensor that is filled": lambda x: x * torch.empty(3, 4).fill_(2).zero_(),
+    "a copy": lambda x: torch.empty(3, 4).copy_(x) + torch.empty(3, 4).copy_(x.detach() > 0),
+    "draws": lambda x: x * torch.empty(3, 4).bernoulli_() + torch.empty(3, 4).normal_().uniform_(),
+    "limits": lambda x: (x + 1).clamp_(0, 1).masked_fill_(x > 0, 2.0) * x,
+    "rows": lambda x: x + torch.zeros(3, 4).index_add_(0, torch.tensor([0, 2]), x[:2]),
+    "another name that is not read": lambda x: x.detach() is None or x.exp_(),
+}
+
+
+@pytest.mark.parametrize("change", TAKEN)
+def test_other_steps_that_are_noted_down(change):
+    """Constants, draws, and tensors that are made and then filled."""
+    once, exported = programs(InPlace(TAKEN[change]), (torch.randn(3, 4),), summed)
+    assert once is not None
+    assert once == exported
+
+
+def test_questions_are_answered_as_in_the_export():
+    """A step that asks for values returns the tensors too."""
+
+    def change(x):
+        scale = float(x.detach().abs().max().item() >= 0)
+        return x * scale if (x.detach() < 1e9).all() else x
+
+    model, inputs = InPlace(change), (torch.randn(3, 4),)
+    recorded = record_step(model, summed, inputs, {})
+    once, exported = programs(model, inputs, summed, recorded)
+    assert once is not None
+    assert once == exported
+    assert sum("expect" in call.name for call in once.calls) == 2
+
+
 LEFT = {
-    "in place, in a way of its own": lambda x: x.cumsum_(0),
     "before a view": lambda x: x.view(-1) + x.relu_().view(-1),
     "to another layout": lambda x: torch.ones(()).expand(3, 4).clone().t().relu_() + x.sum(),
     "through a view": lambda x: x[0].mul_(2) + x,
-    "a constant": lambda x: x + torch.tensor(2.0),
-    "a tensor from elsewhere": lambda x: x + TABLE,
+    "before another name is read": lambda x: torch.stack([x.detach(), x.relu_()]),
+    "in its shape": lambda x: (x + 1).unsqueeze_(0),
+    "elsewhere": lambda x: x + TABLE.mul_(1),
     "a value": lambda x: x * float(x.detach().sum() > 0),
     "a generator": lambda x: x + torch.rand(4, generator=torch.Generator()),
     "a view": lambda x: x.sum(0, keepdim=True).sum(1).view(1),
@@ -161,11 +206,11 @@ def test_the_weights_of_the_module_are_its_own_again():
     """A tied weight has one tensor after a trace, however it ended."""
     mode = private.fake_mode()
     skeleton = make_skeleton(
-        Mixed(), (torch.randn(3, 4),), {}, lambda out: out.cumsum_(0).sum(), mode
+        Mixed(), (torch.randn(3, 4),), {}, lambda out: out.unsqueeze_(0).sum(), mode
     )
     model = skeleton.step.model
     before = copy.copy(model.leave._parameters)
-    with pytest.raises(NeedsExport, match="cumsum_"):
+    with pytest.raises(NeedsExport, match="unsqueeze_"):
         recorded_joints.record_joint(skeleton.step, skeleton.tensors, mode)
     assert all(before[name] is now for name, now in model.leave._parameters.items())
     assert model.leave.weight is model.enter.weight
