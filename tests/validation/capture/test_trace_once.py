@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from schedsim.validation.capture.capture import record_step  # noqa: E402
 from schedsim.validation.capture.fronts import trace, trace_once  # noqa: E402
 from schedsim.validation.capture.program_builder import build_program  # noqa: E402
 from schedsim.validation.capture.skeleton import make_skeleton  # noqa: E402
 from schedsim.validation.guards.asking import Expect  # noqa: E402
-from schedsim.validation.capture.capture import record_step  # noqa: E402
 from schedsim.validation.torch_private import joint_graphs as private  # noqa: E402
 from schedsim.validation.torch_private import recorded_joints  # noqa: E402
 from schedsim.validation.torch_private.recorded_joints import NeedsExport  # noqa: E402
