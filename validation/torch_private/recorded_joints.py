@@ -321,7 +321,7 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             if seen.target is operator.getitem:
                 source: Any = seen.args[0]
                 parts = list(source.meta["val"])
-                parts[seen.args[1]] = spare  # type: ignore[call-overload, index]
+                parts[seen.args[1]] = spare  # type: ignore[index]
                 source.meta["val"] = tuple(parts)
             if tensor is not held:
                 self.stale.add(id(tensor))
