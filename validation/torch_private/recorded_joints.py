@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .known_results import KnownResults
 from .op_modes import schema_of
 from .pytrees import tree_leaves
 from .storage_refs import storage_key
@@ -39,6 +40,7 @@ _OTHER_NAMES = {
 
 _BATCH_NORM = aten._native_batch_norm_legit.default
 
+_DEVICE = torch.ops.prim.device.default
 _ASKED = ("prim::device", "aten::size", "aten::stride", "aten::storage_offset")
 
 
@@ -138,6 +140,7 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mode = mode
+        self.known = KnownResults(mode)
         self.graph = torch.fx.Graph()
         self.held = nn.Module()  # of the constants
         self.constants: dict[int, str] = {}
@@ -150,6 +153,10 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self.first: torch.fx.Node | None = None  # the first op
         self.backward = False
         self.adding = False  # the engine adds up gradients, between two autograd nodes
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to say so takes time at every op
 
     def give(self, desc: Any, tensor: torch.Tensor) -> None:
         """Note down an input of the graph."""
@@ -226,8 +233,9 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     ) -> Any:
         """Run `func` on fakes, and note it down."""
         kwargs = kwargs or {}
-        name = func.name()
-        if name in _ASKED:
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device
+        if func._schema.name in _ASKED:
             return func(*args, **kwargs)
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             raise NeedsExport("hooks on saved tensors, as of a checkpoint, which runs ops again")
@@ -237,7 +245,7 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         if func is _BATCH_NORM:
             return self._batch_norm(args, kwargs)
         if schema is None or schema.is_mutable:
-            raise NeedsExport(f"{name} changes a tensor")
+            raise NeedsExport(f"{func.name()} changes a tensor")
         if _is_composite(func) and not _has_kernel(func, args):
             with self:
                 whole = func.decompose(*args, **kwargs)
@@ -247,20 +255,20 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         left_out = _none_by_default(func)
         said = {k: v for k, v in kwargs.items() if v is not None or k not in left_out}
         noted = self._noted(args), self._noted(said)
-        made = func(*args, **kwargs)
+        made = self.known.run(func, args, kwargs)
         fresh = func is aten.lift_fresh.default
         node = self._write(aten.lift_fresh_copy.default if fresh else func, noted, made)
         if isinstance(made, torch.Tensor):
             self._keep(made, node)
             return made
         if not isinstance(made, tuple | list):
-            raise NeedsExport(f"{name} returns no tensor")
+            raise NeedsExport(f"{func.name()} returns no tensor")
         for position, part in enumerate(made):
             if isinstance(part, torch.Tensor):
                 item = self._write(operator.getitem, ((node, position), {}), part)
                 self._keep(part, item)
             elif part is not None:
-                raise NeedsExport(f"{name} returns a number")
+                raise NeedsExport(f"{func.name()} returns a number")
         return made
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
@@ -273,7 +281,7 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
                 break
             args = (*args, own.default_value)
         noted = self._noted(args), self._noted(kwargs)
-        made = target(*args, **kwargs)
+        made = self.known.run(target, args, kwargs)
         changed: torch.Tensor = args[0]
         self._refuse_to_change(changed, made)
         self._change(changed, made, self._write(target, noted, changed))
