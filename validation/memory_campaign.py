@@ -16,8 +16,8 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from schedsim import pareto
 from schedsim.allocators import allocate
 from schedsim.api import try_plan
 from schedsim.dataflow.chain import Chain
@@ -39,16 +40,20 @@ from .block_level import CapturedChain
 from .block_level.scheduled_blocks import split_inputs
 from .dry_cuda import dry_device_name
 from .environment import device_memory_bytes, environment
-from .measure.cuda import cuda_peak
-from .memory_page import write_memory_page
+from .largest_batches import BATCH_CASES, run_batch_case
+from .measure.cuda import cuda_peak, limited_to
+from .memory_cases import CASES, MemoryCase
+from .memory_page import WELL_USED, write_memory_page
 from .optimizer_requests import with_optimizer
 from .resident_state import resident_state
 from .steps import PLAIN, MeasuredSteps
 from .targets import LoadedTarget, capture_target, load_target, workload_of
+from .torch_private.cuda_settings import settings_of
 
 SHARES = (0.1, 0.4, 0.7)
 """Budgets: shares of the way from the least feasible one to what store-all reserves."""
 
+LARGEST = "largest batch"
 STORE_ALL, PER_BLOCK = "store-all", "a checkpoint every block"
 SELECTIVE = "the same, products kept"
 
@@ -64,52 +69,6 @@ KEPT = (
 )
 """The ops whose results selective checkpoints keep: those that take long."""
 
-
-@dataclass(frozen=True)
-class MemoryCase:
-    """A model of the campaign: its name in the tables, the target, and how it is captured."""
-
-    name: str
-    target: str
-    level: str = "block"
-
-
-CASES = (
-    MemoryCase("ResNet-152, 224 x 224, batch 36", "model:resnet152,batch=36"),
-    MemoryCase("ViT-B/16, batch 64", "model:vit-b16,batch=64"),
-    MemoryCase("GPT-2 774M, 1024 tokens, batch 4", "model:gpt2-large,batch=4"),
-    MemoryCase("GPT-2 XL, 1024 tokens, batch 8", "model:gpt2-xl,batch=8"),
-    MemoryCase(
-        "Llama 1B, bf16, 8192 tokens, batch 2", "model:llama3.2-1b,seq=8192,batch=2,dtype=bf16"
-    ),
-    MemoryCase(
-        "Llama 3 8B, bf16, 8192 tokens, batch 1", "model:llama3-8b,seq=8192,batch=1,dtype=bf16"
-    ),
-    MemoryCase(
-        "LLaMA-7B, bf16, 2048 tokens, batch 4", "model:llama2-7b,seq=2048,batch=4,dtype=bf16"
-    ),
-    MemoryCase(
-        "Llama 3 8B, LoRA of rank 16, bf16, 8192 tokens, batch 1",
-        "model:llama3-8b,seq=8192,batch=1,dtype=bf16,lora=16",
-    ),
-    MemoryCase(
-        "LLaMA-7B, frozen but LoRA of rank 8, bf16, 2048 tokens, batch 4",
-        "model:llama2-7b,seq=2048,batch=4,dtype=bf16,lora=8",
-    ),
-    MemoryCase(
-        "Mixtral 8x7B, 4 of 32 layers, bf16, 4096 tokens, batch 2",
-        "model:mixtral-8x7b,layers=4,seq=4096,batch=2,dtype=bf16",
-    ),
-    MemoryCase("U-Net, 512 x 512, batch 16", "model:unet,image=512,batch=16"),
-    MemoryCase("LSTM, 512 steps, batch 256", "model:lstm,seq=512,batch=256"),
-    MemoryCase("LSTM, op by op", "model:lstm,seq=512,batch=256", "op"),
-    MemoryCase("ResNet-152, op by op", "model:resnet152,batch=36", "op"),
-    MemoryCase("ViT-B/16, op by op", "model:vit-b16,batch=64", "op"),
-    MemoryCase("GPT-2 774M, op by op", "model:gpt2-large,batch=4", "op"),
-    MemoryCase("U-Net, op by op", "model:unet,image=512,batch=16", "op"),
-    MemoryCase("LLaMA-7B, bf16, op by op", "model:llama2-7b,seq=2048,batch=4,dtype=bf16", "op"),
-    MemoryCase("GPT-2 XL, op by op", "model:gpt2-xl,batch=8", "op"),
-)
 
 OP_EFFORT = 1.0
 """Units of work for each plan of a graph of ops."""
@@ -153,26 +112,15 @@ class PerBlock:
         return result
 
 
-@contextmanager
-def limited_to(limit_bytes: int | None, device: torch.device) -> Iterator[None]:
-    """Let the allocator reserve at most `limit_bytes`, or the whole device for ``None``."""
-    total = device_memory_bytes(device)
-    share = 1.0 if limit_bytes is None else min(1.0, limit_bytes / total)
-    torch.cuda.set_per_process_memory_fraction(share, device)
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-
-
 def run_memory_case(case: MemoryCase, device: str) -> list[dict[str, Any]]:
     """The rows of one model."""
     started = time.perf_counter()
     target = load_target(case.target, device)
-    captured = capture_target(target, case.level)
+    captured = capture_target(target, case.level, keeps_gradients=case.keeps_gradients)
     workload = workload_of(captured)
     everything = Schedule.store_all(workload)
     steps = MeasuredSteps(target, captured, {STORE_ALL: everything})
+    steps.keeps_gradients = case.keeps_gradients
     head = {"model": case.name, "target": case.target, "level": case.level}
     stored = _predicted(workload, everything)
     rows = [
@@ -188,16 +136,15 @@ def run_memory_case(case: MemoryCase, device: str) -> list[dict[str, Any]]:
         assert plan.schedule is not None
         name = f"plan for {share:.0%}".replace("%", " %")
         steps.modules[name] = captured.module(plan.schedule)
-        rows.append(
-            {
-                **head,
-                "method": name,
-                **_told(workload, plan),
-                **_predicted(workload, plan.schedule),
-                **_measured(steps, name, None),
-                **_within(steps, name, plan),
-            }
-        )
+        row = {
+            **head,
+            "method": name,
+            **_told(workload, plan),
+            **_predicted(workload, plan.schedule),
+            **_measured(steps, name, None),
+            **_within(steps, name, plan),
+        }
+        rows.append({**row, **_faster(workload, plan, row["reserved_within_bytes"])})
         del steps.modules[name]
     if isinstance(captured, CapturedChain):
         rows += [{**head, **row} for row in _loops(steps, workload)]
@@ -230,6 +177,36 @@ def _told(workload: Chain | Graph, plan: Plan) -> dict[str, Any]:
     }
 
 
+def _faster(workload: Chain | Graph, plan: Plan, used_bytes: int | None) -> dict[str, Any]:
+    """For a plan of a chain that leaves much of its budget: what the next faster ones would take.
+
+    The exact curve of a chain has every budget, in requested bytes, at which persistent schedules
+    get faster. `requested_bytes` is the least of those faster than the plan; `reserved_bytes` the
+    least that one of them reserves among those that request no more than the budget.
+    """
+    assert plan.makespan_s is not None
+    if used_bytes is None or used_bytes >= WELL_USED * plan.budget_bytes:
+        return {}
+    if not isinstance(workload, Chain):
+        return {}
+    limit_s = plan.makespan_s * (1 - 1e-9)
+    faster = [point for point in pareto(workload).points if point.makespan_s < limit_s]
+    settings = {} if workload.recorded is None else dict(workload.recorded.allocator_options)
+    reserved = []
+    for point in faster:
+        if point.budget_bytes > plan.budget_bytes:
+            break
+        other = try_plan(workload, point.budget_bytes, "frontier", allocator="exact")
+        found = allocate(other.simulate(workload), num_steps=LOOP_STEPS, **settings)
+        reserved.append(found.peak_reserved_bytes)
+    return {
+        "faster": {
+            "requested_bytes": faster[0].budget_bytes if faster else None,
+            "reserved_bytes": min(reserved, default=None),
+        }
+    }
+
+
 def _loops(steps: MeasuredSteps, workload: Chain | Graph) -> Iterator[dict[str, Any]]:
     """Three steps with AdamW, by store-all and by a plan, if there is room for its state."""
     target, captured = steps.target, steps.captured
@@ -256,7 +233,8 @@ def _loops(steps: MeasuredSteps, workload: Chain | Graph) -> Iterator[dict[str, 
         steps.modules[name] = captured.module(plan.schedule)
         predicted = _predicted(looped, plan.schedule, LOOP_STEPS)
         found = _looped(steps, name)
-        yield {"method": name, **_told(looped, plan), **predicted, **found}
+        faster = _faster(looped, plan, found.get("reserved_bytes"))
+        yield {"method": name, **_told(looped, plan), **predicted, **found, **faster}
         del steps.modules[name]
 
 
@@ -265,7 +243,7 @@ def _loop(steps: MeasuredSteps, name: str) -> None:
     for _ in range(LOOP_STEPS):
         steps.step(name)
         optimizer.step()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=not steps.keeps_gradients)
 
 
 def _looped(steps: MeasuredSteps, name: str) -> dict[str, Any]:
@@ -292,8 +270,10 @@ def _predicted(workload: Chain | Graph, schedule: Schedule, num_steps: int = 1) 
     simulation = simulate(workload, schedule)
     recorded = workload.recorded
     settings = {} if recorded is None else dict(recorded.allocator_options)
+    if recorded is not None and recorded.first_records:
+        num_steps = max(2, num_steps)  # the first makes the gradients that later ones keep
     found = allocate(simulation, num_steps=num_steps, **settings)
-    peak_bytes = simulation.peak_bytes if num_steps == 1 else found.bound_bytes
+    peak_bytes = simulation.peak_bytes if num_steps < LOOP_STEPS else found.bound_bytes
     return {
         "predicted_bytes": peak_bytes,
         "predicted_reserved_bytes": found.peak_reserved_bytes,
@@ -353,7 +333,9 @@ def run_memory_campaign(
             continue
         started = time.perf_counter()
         try:
-            rows += run_memory_case(case, device)
+            with settings_of(case.conf) if case.conf else nullcontext():
+                rows += run_memory_case(case, device)
+                gc.collect()
         except (torch.OutOfMemoryError, SchedsimError) as error:
             failed += 1
             rows.append({"model": case.name, "failed": " ".join(str(error).split())[:200]})
@@ -361,8 +343,32 @@ def run_memory_campaign(
         torch.cuda.empty_cache()
         _write(path, facts, rows)
         log(f"{case.name}: {time.perf_counter() - started:.0f} s")
+    failed += _run_batches(device, path, rows, only, log)
     write_memory_page(path)
     log(f"wrote {path} and {path.with_suffix('.md')}")
+    return failed
+
+
+def _run_batches(
+    device: str, path: Path, rows: list[dict[str, Any]], only: str | None, log: Any
+) -> int:
+    """Add the rows of the largest batches that are missing; returns the number of failed models."""
+    done = {row["maximize"] for row in rows if "maximize" in row}
+    failed = 0
+    for case in BATCH_CASES:
+        name = f"{LARGEST}: {case.name}"
+        if case.name in done or (only and only.lower() not in name.lower()):
+            continue
+        started = time.perf_counter()
+        try:
+            rows.append(run_batch_case(case, device))
+        except (torch.OutOfMemoryError, SchedsimError) as error:
+            failed += 1
+            rows.append({"maximize": case.name, "failed": " ".join(str(error).split())[:200]})
+        gc.collect()
+        torch.cuda.empty_cache()
+        _write(path, environment(device), rows)
+        log(f"{name}: {time.perf_counter() - started:.0f} s")
     return failed
 
 

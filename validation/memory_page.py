@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def memory_page(facts: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
     lines += [f"| {key} | {value} |" for key, value in facts.items()]
     lines += [
         "",
-        "Forward and backward of one step, without gradients before it; rows that name AdamW are",
+        "Forward and backward of one step, without gradients before it; where gradients are kept,",
+        "of a step that makes them and one that adds to them; rows that name AdamW are",
         "of loops of three steps with their optimizer. *Requested* are the bytes",
         "of tensors and workspaces; *allocated* is rounded up to blocks, *reserved* is what the",
         "allocator takes from the device; requested and reserved bytes stand beside what was",
@@ -45,7 +47,10 @@ def memory_page(facts: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
         "the roofline of the data sheet.",
         "",
     ]
+    batches = [row for row in rows if "maximize" in row]
+    rows = [row for row in rows if "maximize" not in row]
     lines += _summary([row for row in rows if "method" in row])
+    lines += _summary_of_batches([row for row in batches if "failed" not in row])
     header = ("method", "budget", "predicted", "requested", "allocated", "predicted", "reserved")
     for model in dict.fromkeys(row["model"] for row in rows):
         lines += ["", f"## {model}", ""]
@@ -58,6 +63,72 @@ def memory_page(facts: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
         lines += ["", f"| {' | '.join((*header, 'gap', 'of budget', 'more time', 'within it'))} |"]
         lines.append("|---|" + "--:|" * 9 + "---|")
         lines += [_row(row) for row in mine]
+        short = [f"- {row['method']}: {_why_short(row)}" for row in mine if "faster" in row]
+        if short:
+            lines += ["", "Plans that leave more than 3 % of their budget:", "", *short]
+    return lines + _batches(batches)
+
+
+def _why_short(row: dict[str, Any]) -> str:
+    """Why a plan of a chain reserves less than it may."""
+    requested, reserved = (row["faster"][f"{name}_bytes"] for name in ("requested", "reserved"))
+    if requested is None:
+        return "no schedule is faster"
+    if requested > row["budget_bytes"]:
+        return (
+            "no faster plan fits: the next faster persistent schedule requests "
+            f"{format_bytes_short(requested)}, which is proven"
+        )
+    return (
+        "no faster plan of the exact curve fits: the next one requests "
+        f"{format_bytes_short(requested)}, and the least that a faster one reserves is "
+        f"{format_bytes_short(reserved)}"
+    )
+
+
+def _summary_of_batches(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    fit = [row for row in rows if row.get("fits_reserved_bytes", math.inf) <= row["budget_bytes"]]
+    not_more = [row for row in rows if "beyond_out_of_memory" in row]
+    return [
+        f"- largest batches by `--maximize batch` that fit: {len(fit)} of {len(rows)}; with one "
+        f"sample more memory runs out: {len(not_more)} of {len(rows)}"
+    ]
+
+
+def _batches(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [
+        "",
+        "## The largest batch within a budget",
+        "",
+        "`schedsim plan MODEL --maximize batch --mem BUDGET`, by blocks, run where the allocator",
+        "may reserve no more than the budget; and one sample more, by the plan that reserves",
+        "least of those found.",
+        "",
+        "| model | target | budget | largest batch | predicted | reserved | one more: least plan |"
+        " run |",
+        "|---|---|--:|--:|--:|--:|--:|---|",
+    ]
+    for row in rows:
+        if "failed" in row:
+            lines.append(f"| {row['maximize']} | | | | | | | not run: {row['failed']} |")
+            continue
+        sizes = [
+            format_bytes_short(row[name]) if row.get(name) is not None else ""
+            for name in (
+                "budget_bytes",
+                "fits_predicted_reserved_bytes",
+                "fits_reserved_bytes",
+                "beyond_predicted_reserved_bytes",
+            )
+        ]
+        ran = "out of memory" if "beyond_out_of_memory" in row else "runs"
+        cells = [row["maximize"], f"`{row['target']}`", sizes[0], str(row["largest"])]
+        cells += [sizes[1], sizes[2] or "out of memory", sizes[3], ran]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

@@ -37,8 +37,7 @@ from .costs import counted_costs, measured_costs
 from .guards.differential import read_check
 from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
-from .guards.state import StateSnapshot
-from .guards.state_change import StateChange
+from .guards.state import StateChange, StateSnapshot
 from .measure.meters import no_collection
 from .op_level.recorded_ops import with_requests
 from .optimizer_requests import with_optimizer
@@ -501,7 +500,9 @@ def _by_op(
     kept = state.gradients_bytes * (int(settings.keep_gradients) + int(several))
     captured = captured.with_state(added + kept)
     if settings.bound_ranks.alone and not several:
-        captured = with_requests(captured, (inputs, keywords))
+        captured = with_requests(
+            captured, (inputs, keywords), keeps_gradients=settings.keep_gradients
+        )
     graph, line = _with_optimizer(captured.graph, model, settings, (inputs, keywords))
     return CapturedStep(
         "op",

@@ -89,11 +89,16 @@ class MeasuredSteps:
     def start(self) -> None:
         """Set gradients as the workload counts them, and the first random number.
 
-        Gradients appear where they are made, unless the capture counted them as always resident.
+        Gradients appear where they are made, unless the capture counted them as always resident:
+        then they are zeroed where they lie, as by ``zero_grad(set_to_none=False)``.
         """
         for parameter in self.target.model.parameters():
-            wanted = self.keeps_gradients and parameter.requires_grad
-            parameter.grad = torch.zeros_like(parameter) if wanted else None
+            if not (self.keeps_gradients and parameter.requires_grad):
+                parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            else:
+                parameter.grad.zero_()
         torch.manual_seed(self.seed)
 
     def step(self, which: str) -> Tensor:
@@ -119,6 +124,16 @@ class MeasuredSteps:
             if self.device.type == "cuda":
                 return self._cuda_peak(which)
             return self._tracked_peak(which)
+
+    def _steps(self, which: str) -> Tensor:
+        """A step; where gradients are kept, the step that makes them before it.
+
+        They then lie where they do in a loop.
+        """
+        if self.keeps_gradients:
+            self.step(which)
+            self.start()
+        return self.step(which)
 
     def _left(self, loss: Tensor) -> list[Tensor]:
         """The results of a step, on the host."""
@@ -175,8 +190,11 @@ class MeasuredSteps:
             return StepBytes(max(peaks), peaks[1:]), self._left(loss)
 
     def _cuda_peak(self, which: str) -> tuple[StepBytes, list[Tensor]]:
+        if self.keeps_gradients:
+            for parameter in self.target.model.parameters():
+                parameter.grad = None
         gc.collect()  # dead tensors that have not been collected would be counted
-        found, loss = cuda_peak(lambda: self.step(which), self.device)
+        found, loss = cuda_peak(lambda: self._steps(which), self.device)
         left = self._left(loss)
         peak = StepBytes(
             found.requested_bytes,

@@ -24,7 +24,7 @@ from schedsim.files.workload_files import workload_hash
 from schedsim.plans.setting import StepChanges
 
 from .block_level import CapturedChain, capture_chain
-from .block_level.gradients_made import given_gradients
+from .block_level.gradients_made import given_gradients, trained_parameters
 from .block_level.scheduled_blocks import loss_of
 from .block_times import BlockTimes
 from .capture import CapturedGraph
@@ -100,12 +100,14 @@ def capture_target(
     remeasure: bool = False,
     rounds: int = 7,
     movable: bool = False,
+    keeps_gradients: bool = False,
 ) -> CapturedChain | CapturedGraph:
     """`target` as a chain of blocks or a graph of ops, with times and workspaces measured.
 
     Times come from earlier measurements on this machine if there are any; `remeasure` measures them
     again. `movable` is for plans that copy blocks to the host; these do not include the input,
-    which the caller holds.
+    which the caller holds. `keeps_gradients` is for a loop whose ``zero_grad(set_to_none=False)``
+    keeps the gradients of parameters: they count as resident.
     """
     if level == "op":
         from .costs import measured_costs
@@ -115,13 +117,18 @@ def capture_target(
             costs = measured_costs(captured, target.device, use_cache=not remeasure)
         else:
             costs = _dry_costs(captured, target.device)
-        return with_requests(captured.with_costs(costs), (target.inputs, target.keywords))
+        captured = captured.with_costs(costs)
+        if keeps_gradients:
+            trained = trained_parameters(target.model, target.loss)
+            captured = captured.with_state(sum(p.numel() * p.element_size() for p in trained))
+        inputs = (target.inputs, target.keywords)
+        return with_requests(captured, inputs, keeps_gradients=keeps_gradients)
     if level != "block":
         raise SchedsimError(f"--level {level!r} is unknown", hint="block or op")
     times = BlockTimes(target.device, read=not remeasure)
     if not has_times(target.device):
         rounds = min(rounds, 1)  # the times are those of a data sheet
-    with given_gradients(target.model, target.loss, resident=False):
+    with given_gradients(target.model, target.loss, resident=keeps_gradients):
         found = capture_chain(
             target.model,
             target.inputs,

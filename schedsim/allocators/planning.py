@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InvalidScheduleError
 from ..plans.least_budget import LeastBudget
 from ..plans.plan import OPTIMALITY_TOLERANCE, Plan
 from ..plans.setting import AllocatorChoice
+from ..simulation.schedule import Schedule
 from . import allocate, check_allocator
+from .fewer_repeats import fewer_repeats
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -30,6 +33,12 @@ _NEAR = (0.01, 0.02, 0.04, 0.08)
 
 _FIRST_STEP = 0.02
 """Least step down from an inner budget whose plan reserves too much, as a share of the budget."""
+
+_FULL = 0.99
+"""A plan that reserves this share of its budget is left as it is."""
+
+_TRIES = 40
+"""How many schedules with fewer repeated runs are tried."""
 
 # Inner budgets closer than this share of the budget count as equal.
 _RESOLUTION = 0.005
@@ -180,7 +189,7 @@ class _WithinReserved:
                 spare_waits=spare_waits,
             )
         if self.workload.recorded is not None:
-            best = self.probed(best, spare_waits)
+            best = self.with_fewer_repeats(self.probed(best, spare_waits), spare_waits)
         return best, LeastBudget()
 
     def probed(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
@@ -198,6 +207,26 @@ class _WithinReserved:
             if found.fits and not (spare_waits and found.num_emptied):
                 return found
         return best
+
+    def with_fewer_repeats(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
+        """`best`, or a faster plan that leaves out some of its repeated runs and fits, too."""
+        given = best.plan
+        assert given.schedule is not None
+        if best.within_bytes >= _FULL * self.budget_bytes or given.setting.copies is not None:
+            return best
+        run = given.setting.workload(self.workload, given.schedule).graph
+
+        def fitting(names: Sequence[str]) -> _AllocatedPlan | None:
+            plan = replace(given, schedule=Schedule.from_names(names))
+            try:
+                if plan.simulate(self.workload).peak_bytes > self.budget_bytes:
+                    return None
+            except InvalidScheduleError:
+                return None
+            found = self.measured(plan, self.budget_bytes)
+            return found if found.fits and not (spare_waits and found.num_emptied) else None
+
+        return fewer_repeats(run, given.schedule.names, best, fitting, _TRIES)
 
     def _walked_down_to(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
         """The first plan of a chain that fits, from the fastest one down to `best`.

@@ -21,7 +21,7 @@ def recorded_requests(
     """The requests that `num_steps` steps of a simulated schedule make of the allocator.
 
     Resident blocks are requested before the first step, in the order of their addresses. Static
-    bytes beyond these, except those that the end of the first step makes, are one more request.
+    bytes beyond these, except those that the first step makes, are one more request.
     Each run plays the record of its op; at its end the blocks of tensors without a later reader are
     released. An in-place output takes the block of its input. The record of what follows the last
     op ends the step.
@@ -83,24 +83,28 @@ class _Player:
                 live_bytes += max(0, size)
         for item in gaps:
             self._give_back(item, -1)
-        rest = self.given_bytes - live_bytes - self.recorded.made_at_end_bytes
+        kept = self.recorded.kept_blocks
+        made_bytes = self.recorded.made_at_end_bytes + self.recorded.kept_bytes
+        rest = self.given_bytes - live_bytes - made_bytes
         if rest > 0:
             self._ask(rest, "static bytes", -1)
         num = len(self.names)
         for step in range(self.num_steps):
             at = 2 * num * step
             for k, name in enumerate(self.names):
-                record = self.recorded.record_of(name, saves=k in self.saving, bare=k in self.bare)
+                record = self.recorded.record_of(
+                    name, saves=k in self.saving, bare=k in self.bare, first=step == 0
+                )
                 self._play(record, f"of {name}", at + 2 * k, self.taken.get(k, {}))
                 for tensor in self.dying[k]:
                     for block in self.recorded.held_by(tensor):
                         self._release(block, at + 2 * k + 1)
             ends = self.recorded.first_end if step == 0 else self.recorded.later_end
-            of_runs = list(self.live)
+            of_runs = [block for block in self.live if block not in kept]
             self._play(ends, "at the step's end", at + 2 * num - 1)
             for block in of_runs:
                 self._release(block, at + 2 * num - 1)
-            self.live.clear()  # blocks made there that stay are never released
+            self.live.clear()  # blocks made there, and gradients that are kept, are never released
         return Requests(
             np.array(self.items, dtype=np.int64),
             np.array(self.events, dtype=np.int64),

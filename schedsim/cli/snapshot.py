@@ -11,7 +11,6 @@ from ..errors import SchedsimError
 from ..files.atomic import write_atomically
 from ..simulation.trace import is_trace_name
 from ..snapshots import Findings, examine, peak_of, read_snapshot, requests_of
-from ..snapshots.request_replay import SETTINGS
 from ..units import format_bytes, format_bytes_change, format_bytes_short
 from .options.allocator_options import read_options
 from .show import print_facts, print_json, print_table
@@ -26,7 +25,7 @@ def explain_snapshot(
     path: str, top: int, confs: tuple[str, ...], as_json: bool, output: str | None
 ) -> int:
     """Print, or write, the findings about the snapshot at `path`."""
-    findings = examine(read_snapshot(path), ("", *confs) if confs else SETTINGS)
+    findings = examine(read_snapshot(path), confs or None)
     if output is not None:
         write_atomically(output, json.dumps(findings.to_dict(), indent=1) + "\n")
     if as_json:
@@ -102,7 +101,7 @@ def _show_settings(findings: Findings) -> None:
     first = findings.settings[0].peak_reserved_bytes
     rows = [
         (
-            one.conf or "(none)",
+            (one.conf or "(none)") + (" (recorded)" if one is findings.settings[0] else ""),
             format_bytes_short(one.peak_reserved_bytes),
             format_bytes_change(one.peak_reserved_bytes - first),
         )
@@ -113,6 +112,6 @@ def _show_settings(findings: Findings) -> None:
     saved = first - best.peak_reserved_bytes
     if first and saved >= WORTH * first:
         share = f"{saved / first:.1%}".replace("%", " %")
-        click.echo(f"\nPYTORCH_ALLOC_CONF={best.conf} would reserve {share} less")
+        click.echo(f"\nPYTORCH_ALLOC_CONF={best.conf or repr('')} would reserve {share} less")
     else:
         click.echo("\nno setting tried would reserve much less")

@@ -35,6 +35,10 @@ class RecordedStep:
     records
         By op; of a forward that keeps its bundle under its name and `SAVING`, of a run without the
         op's optional outputs under its name and `BARE`.
+    first_records
+        For a loop that keeps gradients: records of the first step, which makes them. The blocks
+        that these records request, and that neither a record nor a tensor releases, stay from then
+        on; `records` are those of later steps, which add to them.
     first_end, later_end
         Records of what follows the last op, the optimizer's step and the release of gradients: in
         the first step, which creates the optimizer's state, and in later steps.
@@ -46,6 +50,7 @@ class RecordedStep:
     block_bytes: tuple[int, ...]
     holders: tuple[str, ...]
     records: Mapping[str, tuple[int, ...]]
+    first_records: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     first_end: tuple[int, ...] = ()
     later_end: tuple[int, ...] = ()
     allocator_options: Mapping[str, Any] = field(default_factory=dict)
@@ -68,10 +73,29 @@ class RecordedStep:
         freed = {~block for block in self.first_end if block < 0}
         return sum(self.block_bytes[b] for b in self.first_end if b >= 0 and b not in freed)
 
-    def record_of(self, op_name: str, *, saves: bool, bare: bool = False) -> tuple[int, ...]:
-        """The record of a run of the op; of one that `saves` or is `bare`, where there is one."""
-        if saves and op_name + SAVING in self.records:
-            return self.records[op_name + SAVING]
-        if bare and op_name + BARE in self.records:
-            return self.records[op_name + BARE]
-        return self.records.get(op_name, ())
+    @property
+    def kept_blocks(self) -> frozenset[int]:
+        """The gradients that the first step makes, and that the loop keeps."""
+        records = self.first_records.values()
+        freed = {~block for record in records for block in record if block < 0}
+        asked = {block for record in records for block in record if block >= 0}
+        return frozenset(b for b in asked - freed if not self.holders[b])
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of `kept_blocks`."""
+        return sum(self.block_bytes[block] for block in self.kept_blocks)
+
+    def record_of(
+        self, op_name: str, *, saves: bool, bare: bool = False, first: bool = False
+    ) -> tuple[int, ...]:
+        """The record of a run of the op; of one that `saves` or is `bare`, where there is one.
+
+        `first` is for the first step.
+        """
+        records = self.first_records if first and self.first_records else self.records
+        if saves and op_name + SAVING in records:
+            return records[op_name + SAVING]
+        if bare and op_name + BARE in records:
+            return records[op_name + BARE]
+        return records.get(op_name, ())

@@ -21,6 +21,7 @@ def recorded_to_dict(recorded: RecordedStep) -> dict[str, Any]:
         "block_bytes": list(recorded.block_bytes),
         "holders": list(recorded.holders),
         "records": {name: list(record) for name, record in recorded.records.items()},
+        "first_records": {name: list(row) for name, row in recorded.first_records.items()},
         "first_end": list(recorded.first_end),
         "later_end": list(recorded.later_end),
         "allocator_options": dict(recorded.allocator_options),
@@ -39,7 +40,7 @@ def read_recorded(item: Reader) -> RecordedStep:
     holders = item.take("holders", list)
     if len(holders) != len(sizes) or not all(isinstance(name, str) for name in holders):
         raise InvalidWorkloadError(f"holders: not one text for each of {len(sizes)} blocks")
-    records = item.take("records", dict)
+    records, first = item.take("records", dict), item.take("first_records", dict, {})
     found = RecordedStep(
         resident_segments=tuple(
             _integers(segment, "resident_segments", MOST_BYTES)
@@ -50,6 +51,10 @@ def read_recorded(item: Reader) -> RecordedStep:
         records={
             name: _integers(record, f"records.{name}", len(sizes) - 1)
             for name, record in records.items()
+        },
+        first_records={
+            name: _integers(record, f"first_records.{name}", len(sizes) - 1)
+            for name, record in first.items()
         },
         first_end=_integers(item.take("first_end", list, []), "first_end", len(sizes) - 1),
         later_end=_integers(item.take("later_end", list, []), "later_end", len(sizes) - 1),

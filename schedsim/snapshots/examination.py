@@ -9,7 +9,7 @@ from typing import Any
 from .history import AllocatedBlock, Moment, peak_of, rounded
 from .left_over import left_over_addresses
 from .reading import Snapshot
-from .request_replay import SETTINGS, Replayed, replays
+from .request_replay import SETTINGS, Replayed, recorded_conf, replays
 from .roles import ACTIVATION, LEFT_OVER, ROLES, place_of, role_of
 
 SCHEMA = "schedsim.snapshot-findings/1"
@@ -52,7 +52,8 @@ class Findings:
         Activations at the peak except the largest one: an upper limit on what a plan can save.
         What is left from earlier steps is not among them: the program holds it, not the step.
     settings
-        The bytes that the run would reserve under other settings of the allocator.
+        The bytes that the run reserves under the setting that it was recorded under, and would
+        under others.
     """
 
     peak: Moment
@@ -87,13 +88,14 @@ class Findings:
         }
 
 
-def examine(snapshot: Snapshot, confs: Iterable[str] = SETTINGS) -> Findings:
+def examine(snapshot: Snapshot, confs: Iterable[str] | None = None) -> Findings:
     """The findings about the peak of the run in `snapshot`.
 
     Parameters
     ----------
     confs
-        Settings to replay the run under, as in ``PYTORCH_ALLOC_CONF``.
+        Settings to replay the run under, as in ``PYTORCH_ALLOC_CONF``, after the one that it was
+        recorded under; by default those of `SETTINGS`.
 
     Raises
     ------
@@ -118,7 +120,9 @@ def examine(snapshot: Snapshot, confs: Iterable[str] = SETTINGS) -> Findings:
     groups = [Group(role, place, n, size) for (role, place), (n, size) in together.items()]
     groups.sort(key=lambda group: (-group.requested_bytes, group.role, group.place))
     cached, stuck = _unused(reserved)
-    settings = tuple(replays(snapshot, confs))
+    own = recorded_conf(snapshot)
+    others = SETTINGS if confs is None else confs
+    settings = tuple(replays(snapshot, dict.fromkeys((own, *others))))
     savable = by_role[ACTIVATION] - largest
     return Findings(peak, reserved, by_role, tuple(groups), cached, stuck, savable, settings)
 

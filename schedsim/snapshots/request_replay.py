@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..allocators import CachingOptions, Requests, play
+from ..errors import SchedsimError
 from .reading import Snapshot
 from .roles import place_of
 
@@ -34,6 +35,25 @@ class Replayed:
     conf: str
     peak_reserved_bytes: int
     peak_allocated_bytes: int
+
+
+def recorded_conf(snapshot: Snapshot) -> str:
+    """The setting that the run was recorded under; what is not modelled is left out."""
+    found = snapshot.settings
+    split, divisions = found.get("max_split_size"), found.get("roundup_power2_divisions")
+    if isinstance(divisions, dict):  # for each power of two; modelled where all are equal
+        values = set(divisions.values())
+        divisions = values.pop() if len(values) == 1 else None
+    try:
+        return str(
+            CachingOptions(
+                expandable_segments=found.get("expandable_segments") is True,
+                max_split_bytes=split if isinstance(split, int) and split > 0 else None,
+                roundup_power2_divisions=divisions if isinstance(divisions, int) else 0,
+            )
+        )
+    except SchedsimError:
+        return ""
 
 
 def requests_of(snapshot: Snapshot) -> Requests:

@@ -34,3 +34,26 @@ def test_the_page(tmp_path):
     assert "their budget alone: 1 of 2" in text
     assert "+25.0 %" in text
     assert "Not run: too large" in text
+
+
+def test_why_a_plan_leaves_memory_and_the_largest_batches(tmp_path):
+    """A proof where the next faster schedule requests too much; batches beside one more."""
+    plan = {"model": "M", "target": "model:m", "method": "plan", "requested_bytes": 10**9}
+    plan |= {"budget_bytes": 2 * 10**9, "reserved_bytes": 10**9, "predicted_bytes": 10**9}
+    plan["reserved_within_bytes"] = 10**9
+    proven = {**plan, "faster": {"requested_bytes": 3 * 10**9, "reserved_bytes": None}}
+    found = {**plan, "faster": {"requested_bytes": 10**9, "reserved_bytes": 4 * 10**9}}
+    batch = {"maximize": "G", "target": "model:g", "budget_bytes": 10**9, "largest": 7}
+    batch |= {"fits_reserved_bytes": 9 * 10**8, "fits_predicted_reserved_bytes": 9 * 10**8}
+    batch |= {"beyond_predicted_reserved_bytes": 2 * 10**9, "beyond_out_of_memory": "no"}
+    wrong = {key: value for key, value in batch.items() if key != "beyond_out_of_memory"}
+    path = tmp_path / "memory.jsonl"
+    rows = [{"environment": {"device": "cuda"}}, proven, found, batch, {**wrong, "maximize": "H"}]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    write_memory_page(path)
+    text = path.with_suffix(".md").read_text()
+    assert "schedule requests 3.00 GB, which is proven" in text
+    assert "the least that a faster one reserves is 4.00 GB" in text
+    assert "that fit: 2 of 2; with one sample more memory runs out: 1 of 2" in text
+    assert "| G | `model:g` | 1.00 GB | 7 | 900.0 MB | 900.0 MB | 2.00 GB | out of memory |" in text
+    assert "| 2.00 GB | runs |" in text

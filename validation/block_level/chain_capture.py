@@ -18,7 +18,7 @@ from schedsim.units import format_seconds
 from ..block_times import MOST_SPREAD
 from ..capture.skeleton import count_extra_inputs
 from ..guards.recording import Recorded, kept_python
-from ..guards.watched_places import Places
+from ..guards.state import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of
@@ -252,6 +252,11 @@ def capture_chain(
         _check_whole(whole, values[-1])
         del whole
         sizes = Sizes.of(parts, values, step, model, loss)
+        if sharding is None:
+            num = len(parts)
+            parts, values, state = _frozen_joined(parts, values, state, sizes, notes)
+            if len(parts) < num:
+                sizes = Sizes.of(parts, values, step, model, loss)
         needs = sizes.needs_gradient
         layout = StepLayout(parts, loss, num_extra, needs, state, devices, python, sharding)
         layout = replace(layout, shared=shared_parameters(parts, loss))
@@ -293,9 +298,10 @@ def capture_chain(
             )
             workload = lowered(workload.name, parts, sizes, rows, library)
         if chosen.name == "cuda" and sharding is None and ranks.alone:
-            if not keeps_gradients:
-                forget_gradients(model, loss)
-            requests = record_blocks(workload, layout, step, model, device)
+            forget_gradients(model, loss)
+            requests = record_blocks(
+                workload, layout, step, model, device, keeps_gradients=keeps_gradients
+            )
             workload = replace(workload, recorded=requests)
     if library:
         notes.append(f"matrix libraries keep {library} bytes on the device, counted as static")
@@ -338,6 +344,44 @@ def _parts(
         split.watch(recorded)
     names = {id(module): name for name, module in model.named_modules()}
     return split.parts([names[id(block)] for block in split.blocks])
+
+
+def _frozen_joined(
+    parts: Sequence[Part],
+    values: Sequence[Any],
+    state: Sequence[Buffers],
+    sizes: Sizes,
+    notes: list[str],
+) -> tuple[list[Part], list[Any], list[Buffers]]:
+    """Parts of a line without those first ones whose outputs need no gradient.
+
+    A plain step drops such an output once the next part has read it; a stage's input stays until
+    its backward. Frozen parts become one. An embedding alone goes to the first trained part, which
+    then reads the input of the step: to look rows up again takes almost no time.
+    """
+    flows = [any(needs) for needs in sizes.needs_gradient[1:]]
+    frozen = flows.index(True) if True in flows else 0
+    until = frozen  # how many parts become one
+    if frozen == 1 and _only_looks_up(parts[0]):
+        until = 2
+    if until < 2 or not is_line(parts) or len(parts) <= until:
+        return list(parts), list(values), list(state)
+    first, buffers = parts[0], state[0]
+    for part, touched in zip(parts[1:until], state[1:until], strict=True):
+        first, buffers = joined(first, part), buffers + touched
+    notes.append(f"{first.name}: one part, as its first outputs need no gradient")
+    return (
+        [first, *(replace(p, reads=(i,)) for i, p in enumerate(parts[until:], 1))],
+        [values[0], *values[until:]],
+        [buffers, *state[until:]],
+    )
+
+
+def _only_looks_up(part: Part) -> bool:
+    """Whether all parameters of a part are those of embeddings."""
+    modules = [module for outer in part.modules for module in outer.modules()]
+    own = [m for m in modules if any(True for _ in m.parameters(recurse=False))]
+    return bool(own) and all(isinstance(module, nn.Embedding) for module in own)
 
 
 def _giving_loss(part: Part) -> Part:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,19 +29,49 @@ def record_blocks(
     step: StepInputs,
     model: nn.Module,
     device: torch.device,
+    *,
+    keeps_gradients: bool = False,
 ) -> RecordedStep:
     """Run a step on `device` that replays every block but the last, and record its requests.
 
-    The requests of a forward are recorded with and without its bundle. Gradients of parameters are
-    among what is recorded where they are ``None`` before; the caller removes them again.
+    The requests of a forward are recorded with and without its bundle. Parameters must have no
+    gradients; those that the step makes are among what is recorded, and the caller removes them
+    again. With `keeps_gradients`, a second step is recorded, which adds to them.
 
     Notes
     -----
-    Takes one step, and the memory of a step that keeps the inputs of blocks.
+    Takes one step or two, and the memory of a step that keeps the inputs of blocks.
     """
+    resident = resident_layout(_resident(model, layout.loss, step), device)
+    found = _recorded(workload, layout, step, device, resident)
+    if not keeps_gradients:
+        return found
+    return _kept_from(found, _recorded(workload, layout, step, device, resident))
+
+
+def _kept_from(first: RecordedStep, later: RecordedStep) -> RecordedStep:
+    """`later` after a first step of its own."""
+    base = len(later.block_bytes)
+    return replace(
+        later,
+        block_bytes=(*later.block_bytes, *first.block_bytes),
+        holders=(*later.holders, *first.holders),
+        first_records={
+            key: tuple(b + base if b >= 0 else b - base for b in record)
+            for key, record in first.records.items()
+        },
+    )
+
+
+def _recorded(
+    workload: Chain | Graph,
+    layout: StepLayout,
+    step: StepInputs,
+    device: torch.device,
+    resident: tuple[tuple[int, ...], ...],
+) -> RecordedStep:
     schedule = _replaying(len(layout.parts))
     program = make_program(workload, schedule, len(layout.parts))
-    resident = resident_layout(_resident(model, layout.loss, step), device)
     with recording_requests(device) as record:
         watch = _Marks(record, isinstance(workload, Chain), len(layout.parts))
         running = BlockStep(layout, program, step, watch)
@@ -62,10 +92,8 @@ def _replaying(num_parts: int) -> Schedule:
 
 
 def _resident(model: nn.Module, loss: Any, step: StepInputs) -> list[Any]:
-    tensors = static_tensors(model, loss)
-    gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     given = tensors_in((step.arguments, dict(step.keywords), step.extra, step.side))
-    return [*tensors, *given, *gradients]
+    return [*static_tensors(model, loss), *given]
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 from schedsim.allocators import CachingOptions
 from schedsim.errors import SchedsimError
 
+from ..torch_private.cuda_settings import settings_in_force
 from ..torch_private.profiler_records import forget_library_workspaces
 
 
@@ -52,14 +53,25 @@ def cuda_peak(
     return CudaPeak(*peaks), result
 
 
+@contextmanager
+def limited_to(limit_bytes: int | None, device: torch.device) -> Iterator[None]:
+    """Let the allocator reserve at most `limit_bytes`, or the whole device for ``None``."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    share = 1.0 if limit_bytes is None else min(1.0, limit_bytes / total)
+    torch.cuda.set_per_process_memory_fraction(share, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
 def allocator_settings() -> dict[str, Any]:
     """The modelled settings of this process's allocator, as `schedsim.allocate` takes them.
 
-    From ``PYTORCH_ALLOC_CONF``, or its older name, as PyTorch reads them.
+    They are those in force: of ``PYTORCH_ALLOC_CONF``, or of a later call that changed them.
     """
-    text = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     found: dict[str, Any] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in filter(None, (piece.strip() for piece in settings_in_force().split(","))):
         try:
             options = CachingOptions.parse(part)
         except SchedsimError:

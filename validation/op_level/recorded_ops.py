@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from schedsim.dataflow.recorded_step import BARE, RecordedStep
 
+from ..block_level.gradients_made import given_gradients
 from ..block_level.sizes import static_tensors, tensors_in
 from ..capture.captured import CapturedGraph
 from ..capture.program import COPIES_OF_STORAGES, Call, Program, map_refs
@@ -43,16 +44,22 @@ class OpRequests:
     outputs: dict[int, int]
 
 
-def with_requests(captured: CapturedGraph, inputs: Any) -> CapturedGraph:
+def with_requests(
+    captured: CapturedGraph, inputs: Any, *, keeps_gradients: bool = False
+) -> CapturedGraph:
     """`captured` with what its ops ask of the allocator, where its model lies on a CUDA device.
 
     A plan's budget then bounds what is reserved. A compiled group is recorded as one op. The runs
-    of such a step are not joined: what a joined run asks for is known only after the plan.
+    of such a step are not joined: what a joined run asks for is known only after the plan. With
+    `keeps_gradients`, the gradients that the first step makes stay, and later steps add to them.
     """
     device = next(captured.model.parameters()).device
     if device.type != "cuda" or not captured.runnable:
         return captured
-    recorded = record_ops(captured, inputs, device)
+    with given_gradients(captured.model, captured.loss, resident=False):
+        recorded = record_ops(captured, inputs, device)
+    if keeps_gradients:
+        recorded = _with_first_step(captured.program, recorded)
     return replace(captured, graph=replace(captured.graph, recorded=recorded), join=None)
 
 
@@ -85,13 +92,30 @@ def record_ops(captured: CapturedGraph, inputs: Any, device: torch.device) -> Re
     return _assembled(captured, found, resident)
 
 
+def _with_first_step(program: Program, recorded: RecordedStep) -> RecordedStep:
+    """`recorded` after a first step whose gradients of parameters are released by nothing."""
+    names = tensor_names(program)
+    kept = {names.get(program.values[value].storage) for value in program.gradients.values()}
+    sizes, holders = list(recorded.block_bytes), list(recorded.holders)
+    twins: dict[int, int] = {}
+    for block, holder in enumerate(recorded.holders):
+        if holder and holder in kept:
+            twins[block] = len(sizes)
+            sizes.append(recorded.block_bytes[block])
+            holders.append("")
+    first = {
+        name: tuple(twins.get(b, b) if b >= 0 else ~twins.get(~b, ~b) for b in record)
+        for name, record in recorded.records.items()
+    }
+    return replace(recorded, block_bytes=tuple(sizes), holders=tuple(holders), first_records=first)
+
+
 def _resident(captured: CapturedGraph, inputs: Any) -> list[Any]:
     tensors = static_tensors(captured.model, captured.loss)
-    gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     loss = captured.loss if isinstance(captured.loss, nn.Module) else None
     own = [] if loss is None else [*loss.parameters(), *loss.buffers()]
     constants = list(captured.program.constants.values())
-    return [*tensors, *own, *constants, *tensors_in(inputs), *gradients]
+    return [*tensors, *own, *constants, *tensors_in(inputs)]
 
 
 def _distinct(program: Program) -> list[tuple[str, Call, bool]]:

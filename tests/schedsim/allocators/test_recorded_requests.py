@@ -265,3 +265,35 @@ def test_probes_find_a_larger_inner_budget_where_what_is_reserved_jumps():
                 continue
             simulation = schedsim.simulate(work, other.schedule)
             assert allocate(simulation, num_steps=3).peak_reserved_bytes > budget * MiB
+
+
+def test_gradients_that_the_loop_keeps_are_made_once():
+    """In the first step, in the places of its backwards; later steps ask for a moment's bytes."""
+    step = recorded()
+    num = len(step.block_bytes)
+    sizes, holders = [*step.block_bytes], [*step.holders]
+    later = dict(step.records)
+    for i in range(2):  # what is added to the gradient is given back at once
+        sizes.append(5 * MiB)
+        holders.append("")
+        later[f"B{i}"] = (*step.records[f"B{i}"][:-1], num + i, ~(num + i))
+    kept = replace(
+        step,
+        block_bytes=tuple(sizes),
+        holders=tuple(holders),
+        records=later,
+        first_records=step.records,
+    )
+    assert kept.kept_bytes == 10 * MiB
+    work = replace(chain(kept), static_bytes=14 * MiB)
+    simulation = schedsim.simulate(work, schedsim.Schedule.from_names(REPLAY))
+    for num_steps in (1, 3):
+        requests = recorded_requests(simulation, kept, num_steps)
+        assert requests.rounding_bytes == 0
+        assert balance(requests)[-1] == (6 + 10) * MiB
+    first = recorded_requests(simulation, kept, 1)
+    end = first.items.size
+    later_items = requests.items[end:]
+    asked = [requests.item_bytes[i] for i in later_items if i >= 0]
+    assert asked.count(5 * MiB) == 4  # two backwards in each of two later steps
+    assert balance(requests)[end:].min() >= 16 * MiB

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from snapshot_files import FORWARD, MIB, block, document, event, recorded, written
+from snapshot_files import FORWARD, MIB, block, document, event, recorded, small, written
 
 from schedsim.allocators import play
 from schedsim.errors import SchedsimError
-from schedsim.snapshots import peak_of, read_snapshot, replays, requests_of
+from schedsim.snapshots import examine, peak_of, read_snapshot, replays, requests_of
+from schedsim.snapshots.request_replay import recorded_conf
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -84,3 +87,27 @@ def test_other_settings_reserve_something_else(tmp_path):
     assert {one.peak_allocated_bytes // MIB for one in found} == {44}
     with pytest.raises(SchedsimError):
         replays(snapshot, ["no_such_setting:1"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "conf"),
+    [
+        ({}, ""),
+        ({"expandable_segments": True, "max_split_size": -1}, "expandable_segments:True"),
+        ({"max_split_size": 64 * MIB}, "max_split_size_mb:64"),
+        ({"roundup_power2_divisions": {"1": 8, "2": 8}}, "roundup_power2_divisions:8"),
+        ({"roundup_power2_divisions": {"1": 8, "2": 4}}, ""),
+        ({"max_split_size": 1}, ""),
+    ],
+)
+def test_a_run_is_compared_with_the_setting_that_it_was_recorded_under(tmp_path, settings, conf):
+    """Which is not tried twice, and is not recommended."""
+    snapshot = replace(read_snapshot(small(tmp_path)), settings=settings)
+    assert recorded_conf(snapshot) == conf
+    found = [one.conf for one in examine(snapshot).settings]
+    assert found[0] == conf
+    assert len(found) == len(set(found))
+    assert [one.conf for one in examine(snapshot, ["max_split_size_mb:32"]).settings] == [
+        conf,
+        "max_split_size_mb:32",
+    ]

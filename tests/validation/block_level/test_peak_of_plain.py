@@ -38,6 +38,46 @@ def test_store_all_takes_what_the_plain_step_takes(name):
     assert abs(stored - simulate(captured.workload, everything).peak_bytes) <= 64
 
 
+def frozen(kind, num, **options):
+    """A small model without gradients for its first `num` parts."""
+    model, inputs, loss = build_model(kind, **options)
+    captured = capture_chain(model, inputs, loss, rounds=0)
+    for part in captured.layout.parts[:num]:
+        for module in part.modules:
+            module.requires_grad_(False)
+    return LoadedTarget(kind, model, inputs, loss)
+
+
+@pytest.mark.parametrize(("num", "left"), [(1, 4), (3, 3)])
+def test_frozen_first_parts_hold_nothing(num, left):
+    """An embedding goes to the first trained block; frozen blocks become one part.
+
+    Of 5 parts; gradients are those of the plain step, also where the first part is replayed.
+    """
+    target = frozen("gpt2", num, layers=3, hidden=32, heads=2, seq=64, vocab=100, batch=2)
+    captured = capture_target(target, rounds=0)
+    assert captured.chain.num_stages == left
+    everything = Schedule.store_all(captured.workload)
+    names = [*everything.names]
+    names.insert(names.index("B0"), "F0")
+    replayed = Schedule.from_names(names)
+    steps = MeasuredSteps(target, captured, {"store-all": everything, "replayed": replayed})
+    plain, stored = (steps.peak(name).total_bytes for name in (PLAIN, "store-all"))
+    kept = 0 if num == 1 else captured.chain.stages[0].output_bytes
+    assert abs(stored - plain) <= 64 + kept
+    assert abs(stored - simulate(captured.workload, everything).peak_bytes) <= 64
+    for name in ("store-all", "replayed"):
+        assert all(map(torch.equal, steps.results(name), steps.results(PLAIN)))
+
+
+def test_a_frozen_first_part_that_computes_stays_a_part():
+    """To run it again would take its time: the patches of a ViT are products."""
+    target = frozen(SMALL["vit"][0], 1, **SMALL["vit"][1])
+    captured = capture_target(target, rounds=0)
+    assert len(captured.layout.parts[0].modules) == 1
+    assert not any("no gradient" in note for note in captured.notes)
+
+
 def test_forwards_behind_their_backward_are_left_out():
     """Nothing needs them, and what they would read is gone."""
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))

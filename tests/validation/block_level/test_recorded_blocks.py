@@ -49,21 +49,25 @@ def test_blocks_get_their_holders():
 
 @pytest.mark.gpu
 @needs_cuda
+@pytest.mark.parametrize("keeps", [False, True], ids=["freed", "kept"])
 @pytest.mark.parametrize(
     "text",
     ["model:gpt2,layers=4,hidden=128,heads=2,seq=128,vocab=1000", "model:unet,width=8,image=64"],
 )
-def test_what_is_reserved_is_predicted(text):
-    """Every schedule within 1 % or 8 MiB; requested bytes are the simulator's."""
+def test_what_is_reserved_is_predicted(text, keeps):
+    """Every schedule within 1 % or 8 MiB; requested bytes are the simulator's.
+
+    Where gradients are kept, of the step that makes them and of one that adds to them.
+    """
     target = load_target(text, "cuda")
-    captured = capture_target(target, rounds=0)
+    captured = capture_target(target, rounds=0, keeps_gradients=keeps)
     workload = captured.workload
     least = try_plan(workload, 1, allocator="exact").min_feasible_bytes
     plan = schedsim.plan(workload, int(least * 1.1), allocator="exact")
     schedules = {"all": schedsim.Schedule.store_all(workload), "plan": plan.schedule}
     steps = MeasuredSteps(target, captured, schedules)
     for name, schedule in schedules.items():
-        found = allocate(schedsim.simulate(workload, schedule))
+        found = allocate(schedsim.simulate(workload, schedule), num_steps=1 + keeps)
         real = steps.peak(name)
         assert found.bound_bytes == pytest.approx(real.total_bytes, rel=1e-3, abs=2**16)
         gap = abs(found.peak_reserved_bytes - real.reserved_bytes)

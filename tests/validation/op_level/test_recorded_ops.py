@@ -136,6 +136,7 @@ def test_the_budget_of_a_compiled_step_bounds_what_is_reserved():
 
 @pytest.mark.gpu
 @needs_cuda
+@pytest.mark.parametrize("keeps", [False, True], ids=["freed", "kept"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -145,18 +146,22 @@ def test_the_budget_of_a_compiled_step_bounds_what_is_reserved():
         "model:lstm,seq=16,batch=8",
     ],
 )
-def test_what_is_reserved_is_predicted(text):
-    """Every schedule within 1 % or 8 MiB; requested bytes are the simulator's."""
+def test_what_is_reserved_is_predicted(text, keeps):
+    """Every schedule within 1 % or 8 MiB; requested bytes are the simulator's.
+
+    Where gradients are kept, of the step that makes them and of one that adds to them.
+    """
     target = load_target(text, "cuda")
-    captured = capture_target(target, "op")
+    captured = capture_target(target, "op", keeps_gradients=keeps)
     graph = captured.graph
     least = schedsim.api.try_plan(graph, 1, allocator="exact", effort=0.1).min_feasible_bytes
     plan = schedsim.plan(graph, int(least * 1.1), allocator="exact", effort=0.1)
     schedules = {"all": schedsim.Schedule.store_all(graph), "plan": plan.schedule}
     steps = MeasuredSteps(target, captured, schedules)
+    steps.keeps_gradients = keeps
     for name, schedule in schedules.items():
         simulation = schedsim.simulate(graph, schedule)
-        found = allocate(simulation, **graph.recorded.allocator_options)
+        found = allocate(simulation, num_steps=1 + keeps, **graph.recorded.allocator_options)
         real = steps.peak(name)
         assert simulation.peak_bytes == pytest.approx(real.total_bytes, rel=1e-3, abs=2**16)
         gap = abs(found.peak_reserved_bytes - real.reserved_bytes)

@@ -1,0 +1,26 @@
+"""The largest batch within a budget fits on the device, and one more does not."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.largest_batches import BATCH_CASES, BatchCase, run_batch_case  # noqa: E402
+
+
+def test_budgets_and_names():
+    assert len({case.name for case in BATCH_CASES}) == len(BATCH_CASES)
+    assert all("batch=" not in case.target for case in BATCH_CASES)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_largest_batch_fits_and_one_more_does_not():
+    """By the command, in a process of its own."""
+    case = BatchCase("GPT-2", "model:gpt2,layers=2,hidden=256,heads=4,seq=256,vocab=2000", "150MB")
+    row = run_batch_case(case, "cuda")
+    assert row["fits_reserved_bytes"] <= row["budget_bytes"]
+    assert "fits_out_of_memory" not in row
+    assert row["beyond_planned"] == "infeasible"
+    assert "beyond_out_of_memory" in row
