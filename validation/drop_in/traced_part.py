@@ -21,6 +21,7 @@ from ..compiled.compile_step import fused_where_it_works
 from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
+from ..torch_private.op_modes import without_alias_checks
 from .gradient_layouts import put_in_form
 from .joint_part import GivenGradient, JointPart
 from .part_line import PartCost
@@ -239,10 +240,11 @@ class TracedPart:
         """The outputs, followed by what `backward` needs; `arguments` is emptied."""
         found = dict(zip(self._joint.inputs, arguments, strict=True))
         binding = self.sizes.read(arguments)
-        number = self.session.forward_begins(self, arguments, binding)
-        arguments.clear()
-        if self.session.checks and self.trust.is_new(number, binding):
-            number = self._compared(number, found, binding)
+        with without_alias_checks():  # measures the ops, and compares schedules
+            number = self.session.forward_begins(self, arguments, binding)
+            arguments.clear()
+            if self.session.checks and self.trust.is_new(number, binding):
+                number = self._compared(number, found, binding)
         halves, constants = self._halves[number], self.program.constants
         resident = [found[v] if v in found else constants[v] for v in halves.resident]
         del found

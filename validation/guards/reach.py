@@ -22,8 +22,12 @@ from ..torch_private.joint_graphs import function_of
 _ALSO = (
     "torch", "numpy", "schedsim", "builtins", "sympy", "mpmath", "networkx", "triton", "optree",
     "typing_extensions", "jinja2", "filelock", "fsspec", "scipy", "numba", "pytest", "_pytest",
-    "pluggy", "coverage", "tqdm",
+    "pluggy", "coverage", "tqdm", "huggingface_hub", "safetensors", "tokenizers", "packaging",
 )  # fmt: skip
+# Read checkpoints, and run in no step. They keep tables of the weights of all models.
+_LOADERS = frozenset(
+    {"transformers.conversion_mapping", "transformers.core_model_loading", "transformers.utils.hub"}
+)
 _LIBRARY = frozenset({*_ALSO, *sys.stdlib_module_names}) - {"__main__"}
 # Code with these names can look up attributes that it does not name.
 _DYNAMIC = frozenset(
@@ -43,7 +47,7 @@ def is_library(module: str | None) -> bool:
     >>> is_library("torch.nn.functional"), is_library("my_models.net"), is_library("__main__")
     (True, False, False)
     """
-    return module is not None and module.partition(".")[0] in _LIBRARY
+    return module is not None and (module.partition(".")[0] in _LIBRARY or module in _LOADERS)
 
 
 @dataclass(frozen=True)

@@ -100,3 +100,23 @@ def test_what_shall_be_kept_runs_once():
     kept = {op.name for op in part.graph.ops if op.once}
     assert {name for name in part.graph.op_names if "tanh" in name} <= kept
     torch._dynamo.reset()
+
+
+def test_ops_are_measured_without_a_look_at_each(monkeypatch):
+    """AOTAutograd looks at every op of a graph's first call, which takes longer than small ops."""
+    from schedsim.validation.drop_in import traced_part
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    modes, measure = [], traced_part.measured_costs
+
+    def seen(*given):
+        modes.append(_get_current_dispatch_mode())
+        return measure(*given)
+
+    monkeypatch.setattr(traced_part, "measured_costs", seen)
+    torch._dynamo.reset()
+    x, weight = torch.ones(4, 4), torch.ones(4, 4, requires_grad=True)
+    step = torch.compile(stacked, backend="schedsim", options={"budget": 10**9})
+    step(x, weight)[0].square().sum().backward()
+    assert modes == [None]
+    torch._dynamo.reset()

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.guards.reach import CodeRun  # noqa: E402
+from schedsim.validation.guards.reach import CodeRun, is_library  # noqa: E402
 
 COLLECTIONS = 0
 FINALIZED = 0
@@ -70,3 +70,11 @@ def test_a_profiler_in_c_goes_on_afterwards():
     assert reads_a_global.__code__ in run.codes
     assert now is profiler
     assert any("isenabled" in str(row.code) for row in profiler.getstats())
+
+
+def test_what_reads_checkpoints_is_a_library():
+    """Its tables grow when a checkpoint is saved, and no step reads them."""
+    assert is_library("transformers.conversion_mapping")
+    assert is_library("huggingface_hub.constants")
+    assert not is_library("transformers.models.gpt2.modeling_gpt2")
+    assert not is_library("transformers.utils.generic")

@@ -9,6 +9,7 @@ from schedsim.validation.torch_private.op_modes import (
     is_functional,
     schema_name,
     schema_of,
+    without_alias_checks,
     without_modes,
 )
 
@@ -33,6 +34,22 @@ def test_a_mode_sees_ops_but_for_those_run_without_it():
             torch.ones(2)
         x.add_(1)
     assert mode.names == ["aten::zeros", "aten::add_"]
+
+
+def test_the_look_for_shared_memory_is_left_out_and_other_modes_are_not():
+    """AOTAutograd's own mode, by its name of today: a canary."""
+    from torch._functorch._aot_autograd.runtime_wrappers import _AnalyzeCustomOpInputOutputMode
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    with Seen() as mode:
+        with _AnalyzeCustomOpInputOutputMode() as look:
+            with without_alias_checks():
+                assert _get_current_dispatch_mode() is mode
+                torch.zeros(2)
+            assert _get_current_dispatch_mode() is look
+        with without_alias_checks():
+            torch.ones(2)
+    assert mode.names == ["aten::zeros", "aten::ones"]
 
 
 def test_schemas_of_ops():
