@@ -120,7 +120,8 @@ def rematerialize(
             else the machine does.
         ``shapes="plan"``, ``max_shapes=8``
             For inputs of another shape, type or mode: ``"plan"`` anew, within the same bytes, the
-            last `max_shapes` plans being kept; or ``"raise"``.
+            last `max_shapes` plans being kept; or ``"raise"``. Where more than two shapes of a step
+            planned op by op have come, one plan serves all further ones.
         ``keep_gradients=False``
             Count gradients as resident from before the step: for accumulation over several steps,
             or ``zero_grad(set_to_none=False)``. Those of sharded parameters always are.

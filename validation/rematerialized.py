@@ -51,6 +51,7 @@ from .step_planning import (
 )
 from .torch_private.module_tables import tables_of
 from .torch_private.pytrees import tree_flatten
+from .varying_steps import ManySizes, StepWithLoss, are_for_many_sizes, make_step
 from .ways.choices import choose, wanted
 from .ways.way import Way, table
 
@@ -93,6 +94,7 @@ class Rematerialized(nn.Module):
         self._captured: OrderedDict[Any, CapturedStep] = OrderedDict()
         self._own_key: Any = None  # of the inputs that it was made with
         self._own_plan: Plan | None = None  # for these, once its step is no longer kept
+        self._many_sizes = ManySizes()
         self._changes = 0  # of plans, by the caller; the same on all ranks
         self._bucket_bytes = 0  # of the wrapper that averages gradients, once a step has shown it
         self._all_come = True  # all ranks plan the next step, as its caller calls all of them
@@ -164,6 +166,7 @@ class Rematerialized(nn.Module):
         if not ranks.alone:
             check_one_plan(plan, captured.workload, ranks)
         self._budget_bytes = plan.budget_bytes
+        self._many_sizes.clear()
         settings = replace(self._settings, ranks=ranks)
         planned = planned_step(captured, plan, store_all_peak(captured), settings)
         planned, difference = self._compared(planned, inputs, keywords, ranks)
@@ -212,6 +215,7 @@ class Rematerialized(nn.Module):
         self._budget_bytes = None
         self._own_key = self._own_plan = None
         self._planned.clear()
+        self._many_sizes.clear()
 
     def _step_for(
         self,
@@ -444,6 +448,10 @@ class Rematerialized(nn.Module):
             return self._plain(inputs, keywords)
         self._replan_for_buckets()
         key, why = self._full_key(inputs, keywords), ""
+        if key not in self._planned and self._shapes == "plan":
+            many = self._step_of_many(key, inputs, keywords)
+            if many is not None:
+                return self._last.shaped(many(*inputs, **keywords))
         tried: tuple[PlannedStep, ...] = ()
         while True:
             planned = self._step_for(key, inputs, keywords, tried, why)
@@ -464,6 +472,36 @@ class Rematerialized(nn.Module):
                     PlainStepWarning,
                 )
                 return self._plain(inputs, keywords)
+
+    def _step_of_many(
+        self, key: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> StepWithLoss | None:
+        """The step for inputs of many sizes, where more than a few have come."""
+        settings = self._settings
+        if not are_for_many_sizes(settings) or self._bucket_bytes or settings.keep_gradients:
+            return None
+        known = [(other, v) for other, v in self._planned.items() if v.steps]
+        if any(step.captured.level != "op" for _, v in known for step in v.steps):
+            return None
+        check_step_inputs(self._model, settings.loss, inputs, keywords)
+
+        def make(open_sizes: list[frozenset[int]]) -> StepWithLoss | None:
+            assert self._budget_bytes is not None
+            made = make_step(
+                self._model, settings, self._budget_bytes, inputs, keywords, open_sizes
+            )
+            if made is not None:
+                warnings.warn(
+                    f"sizes of {type(self._model).__name__} differ from step to step: one plan is "
+                    "made for all further sizes, whose peak is evaluated at each",
+                    ReplannedWarning,
+                    stacklevel=5,
+                )
+            return made
+
+        forms = [(other[0].leaves, (other[0].spec, other[1:])) for other, _ in known]
+        rest = key[0].spec, key[1:]
+        return self._many_sizes.step_for(key[0].leaves, forms, rest, make)
 
     def _still_checked(
         self,
@@ -667,7 +705,8 @@ class Rematerialized(nn.Module):
                 f"a step {format_seconds(num * plan.makespan_s)}"
             )
         lines += [f"  {line}" for line in (table(list(planned.ways)) if planned.ways else [])]
-        return "\n".join([*lines, *(f"  note: {note}" for note in planned.captured.notes)])
+        lines += [f"  note: {note}" for note in planned.captured.notes]
+        return "\n".join([*lines, *self._many_sizes.reports])
 
     @property
     def ways(self) -> list[Way]:

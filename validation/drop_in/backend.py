@@ -16,7 +16,7 @@ from ..torch_private import joint_graphs as private
 from ..torch_private.joint_graphs import Strides
 from ..torch_private.sharded_groups import gathers_around
 from .drop_in_options import DropInOptions
-from .gradient_layouts import GradientLayouts
+from .gradient_layouts import GradientLayouts, refuse_second_derivatives
 from .joint_part import joint_part
 from .session import Session
 from .traced_part import TracedPart
@@ -101,5 +101,18 @@ def compiled_part(
         plain: Callable[..., Any] = graph_module.forward
         return plain
     if part is None or not session.follows_gradients or not part.has_known_gradients:
-        return call
+        return _of_first_order(call)
     return GradientLayouts(session, trace, inputs, call, part)
+
+
+def _of_first_order(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, whose gradients say so where they are derived themselves."""
+
+    def run(*arguments: Any) -> Any:
+        found = call(*arguments)
+        node = private.node_of_graph(found)
+        if node is not None:
+            refuse_second_derivatives(node)
+        return found
+
+    return run

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from schedsim import Graph, Schedule
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..guards.plan_variants import RoundingWarning
 from ..op_level.emit import Halves
@@ -76,7 +76,10 @@ class GradientLayouts:
     def __call__(self, *arguments: Any) -> Any:
         """Call the graph by the part in use."""
         found = self._call(*arguments)
-        private.let_gradients_lack(found)
+        node = private.node_of_graph(found)
+        if node is not None:
+            node.set_materialize_grads(False)  # None, not zeros, where no gradient comes
+            refuse_second_derivatives(node)
         return found
 
     def backward_of(
@@ -148,6 +151,28 @@ class GradientLayouts:
             "not traced: it copies them, and this step is the plain one within rounding"
         )
         warnings.warn(line, RoundingWarning, stacklevel=2)
+
+
+def refuse_second_derivatives(node: Any) -> None:
+    """Have gradients that the backward of `node` gave say so where they are derived themselves."""
+    node.register_hook(_mark_derived)
+
+
+def _mark_derived(gradients: Sequence[Any], _given: Sequence[Any]) -> None:
+    if not torch.is_grad_enabled():  # create_graph=False
+        return
+    for gradient in gradients:
+        if isinstance(gradient, torch.Tensor) and gradient.grad_fn is not None:
+            gradient.grad_fn.register_prehook(_refuse_derivative)
+
+
+def _refuse_derivative(_given: Sequence[Any]) -> None:
+    raise UnsupportedError(
+        "a gradient of a model within a budget is derived again (create_graph=True): its backward "
+        "is a schedule, and no graph",
+        hint="call model.forward(...) of the plain model for that gradient, which runs as it is; "
+        "or take the gradient inside of forward, by torch.autograd.grad",
+    )
 
 
 def autocast_as_here() -> Callable[[], AbstractContextManager[None]]:

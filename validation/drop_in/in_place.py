@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
@@ -34,11 +34,13 @@ from ..torch_private.dynamo_settings import (
     forget_traces,
     graph_breaks,
     last_graph_break,
+    left_open,
     recompile_limit,
     without_logging,
 )
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
+from ..torch_private.pytrees import tree_map_only
 from ..torch_private.sharded_groups import gathers_around, reducing, states
 from ..torch_private.storage_refs import DataPlaces
 from .backend import compiled_part
@@ -97,6 +99,7 @@ def in_place(
     else:
         session = Session(options)
         session.see(model)
+    inputs, keywords = with_open_sizes(inputs, keywords, options)
     call = _BudgetedCall(model, session)
     # A call of the module looks here first; copies and pickles of the module do not contain it.
     call_instead(model, call)
@@ -116,6 +119,20 @@ def in_place(
         restore(model)
         raise
     return wrapped
+
+
+def with_open_sizes(
+    inputs: tuple[Any, ...], keywords: Mapping[str, Any], options: DropInOptions
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Inputs of which a trace leaves the sizes open for which a largest one is given."""
+    if not options.largest or options.dynamic is False:
+        return inputs, keywords
+
+    def opened(tensor: Tensor) -> Tensor:
+        return left_open(tensor, [d for d in options.largest if -tensor.ndim <= d < tensor.ndim])
+
+    changed: tuple[Any, Any] = tree_map_only(Tensor, opened, (inputs, dict(keywords)))
+    return changed
 
 
 @contextmanager

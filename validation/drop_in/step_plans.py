@@ -374,7 +374,8 @@ class StepPlans:
             if static + most <= self.budget_bytes:
                 return known
         self._measure(part, binding if known is not None else self._measured_at(part, binding))
-        budget = self._budget(part.workload(static, guessed, binding))
+        told = part.sizes.limit(binding, self._options.largest)  # a share is one of that peak
+        budget = self._budget(part.workload(static, guessed, told))
         store_all = self._store_all(part, binding)
         room = budget - static - part.input_bytes(binding) - part.given_bytes(binding)
         # At last the plan may keep anything, as only a loss is known to follow. What that takes is

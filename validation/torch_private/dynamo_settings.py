@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
+import torch
 import torch._dynamo as dynamo
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.utils import counters
@@ -59,3 +60,13 @@ def forget_traces(codes: Iterable[CodeType]) -> None:
     """
     for code in codes:
         reset_code(code)
+
+
+def left_open(tensor: torch.Tensor, dimensions: Iterable[int]) -> torch.Tensor:
+    """`tensor` under another name, of which traced code leaves these sizes open, where it can."""
+    if not tensor.is_leaf or type(tensor) is not torch.Tensor:
+        return tensor
+    found = tensor.detach().requires_grad_(tensor.requires_grad)
+    for dimension in dimensions:
+        dynamo.maybe_mark_dynamic(found, dimension % tensor.ndim)
+    return found

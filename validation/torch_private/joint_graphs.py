@@ -449,13 +449,13 @@ def _gradients_as_they_come(strides: Mapping[int, Strides]) -> Iterator[None]:
         aot_autograd.run_functionalized_fw_and_collect_metadata = own
 
 
-def let_gradients_lack(found: Any) -> None:
-    """Have the graph that returned `found` get ``None``, not zeros, where no gradient comes."""
+def node_of_graph(found: Any) -> Any:
+    """The node of the autograd graph of the compiled graph that returned `found`, or ``None``."""
     for one in found if isinstance(found, tuple | list) else (found,):
         node: Any = one.grad_fn if isinstance(one, torch.Tensor) else None
         if node is not None and type(node).__name__ == "CompiledFunctionBackward":
-            node.set_materialize_grads(False)
-            return
+            return node
+    return None
 
 
 def without_memory(values: Sequence[Any]) -> list[Any]:

@@ -14,6 +14,7 @@ from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim.errors import UnsupportedError  # noqa: E402
 
 CLASSES = 37
 
@@ -184,3 +185,30 @@ def test_a_schedule_that_repeats_ops_of_the_backward_is_taken_over():
     other, _ = part.layouts.backward_of(part, number, zeros)
     assert other is not part
     assert len(other.schedules[-1]) - other.graph.num_ops == len(again)
+
+
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_a_gradient_penalty_says_what_to_do(is_in_place):
+    """Of all it needs, the second derivative alone must not be by a schedule."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 32), nn.Tanh()) for _ in range(1)))
+    model.append(nn.Linear(32, 1))
+    plain, x = copy.deepcopy(model), torch.randn(16, 8, requires_grad=True)
+    if is_in_place:
+        called = schedsim.rematerialize(model, x, "1MiB", in_place=True)
+    else:
+        called = torch.compile(model, backend="schedsim", options={"budget": "1MiB"})
+
+    def penalty(critic):
+        (slope,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+        return slope.square().sum()
+
+    with pytest.raises(UnsupportedError, match="derived again") as refused:
+        penalty(called).backward()
+    assert "model.forward" in refused.value.hint
+    model.zero_grad(set_to_none=True)
+    (called(x).square().mean() + penalty(model.forward)).backward()
+    (plain(x).square().mean() + penalty(plain)).backward()
+    for mine, its in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (mine.grad is None) == (its.grad is None)
+        assert mine.grad is None or torch.equal(mine.grad, its.grad)

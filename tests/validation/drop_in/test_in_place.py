@@ -426,3 +426,21 @@ def test_numpy_draws_as_in_the_plain_step():
         found.append([module(x).square().sum() for _ in range(3)])
     assert found[0] == found[1]
     assert len(session_in(model).parts) == 2
+
+
+def test_a_share_is_one_of_the_largest_size_told():
+    """The first step is short, and a share of its own peak would leave no room for later ones."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8)) for _ in range(4))
+    )
+    x = torch.randn(4, 3, 8)
+    schedsim.rematerialize(model, x, "60%", in_place=True, largest={1: 256})
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for length in (3, 256, 17):
+        model(torch.randn(4, length, 8)).square().mean().backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs  # open from the start
+    report = schedsim.drop_in_report(model)
+    budget = session_in(model).plans.budget_bytes
+    least = 4 * 256 * (64 + 8) * 4 * 4 * 0.6  # what layers at the largest size keep
+    assert budget > least, report
