@@ -37,7 +37,8 @@ from .costs import counted_costs, measured_costs
 from .guards.differential import read_check
 from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
-from .guards.state import StateChange, StateSnapshot
+from .guards.state import StateSnapshot
+from .guards.state_change import StateChange
 from .measure.meters import no_collection
 from .op_level.recorded_ops import with_requests
 from .optimizer_requests import with_optimizer

@@ -18,7 +18,7 @@ from schedsim.units import format_seconds
 from ..block_times import MOST_SPREAD
 from ..capture.skeleton import count_extra_inputs
 from ..guards.recording import Recorded, kept_python
-from ..guards.state import Places
+from ..guards.watched_places import Places
 from ..measure import get_meter, library_workspace_bytes
 from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of

@@ -23,7 +23,7 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from schedsim.errors import SchedsimError
 
-from ..guards.state import NO_PLACES, Places
+from ..guards.watched_places import NO_PLACES, Places
 from ..torch_private.module_tables import gradient_hooks
 from ..torch_private.pytrees import tree_flatten, tree_map_only, tree_unflatten
 from ..torch_private.storage_refs import storage_key

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from schedsim.errors import UnsupportedError
 
 from ..guards.recording import Recorded
-from ..guards.state import Places
+from ..guards.watched_places import Places
 from ..torch_private.sharded_groups import is_sharded
 from .parts import OtherPath, Part, StepInputs
 from .repeated_forward import PYTHON, RandomState, frozen_statistics, generators, untouched

@@ -25,7 +25,8 @@ from ..capture.recurrent import whole_recurrence
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..guards.reach import static_reach
 from ..guards.recording import refuse_iterators
-from ..guards.state import HOOKS, StateSnapshot
+from ..guards.state import StateSnapshot
+from ..guards.state_walk import HOOKS
 from ..ranks import Ranks, ranks_of
 from ..ranks.wrappers import inside
 from ..step_check import no_room_for

@@ -29,7 +29,8 @@ from .recording import (
     python_generators,
     restore_python_generators,
 )
-from .state import StateSnapshot, same, shown
+from .state import StateSnapshot
+from .state_change import same, shown
 
 CHECKS = ("plan", "never")
 _NOISE = 8

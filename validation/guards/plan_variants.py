@@ -12,7 +12,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .state import StateChange
+from .state_change import StateChange
 
 if TYPE_CHECKING:
     from ..step_planning import PlannedStep

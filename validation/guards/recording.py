@@ -21,7 +21,9 @@ from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
 from .asking import Answers, Question
 from .reach import CodeRun, Reach, static_reach
-from .state import NO_PLACES, Places, StateChange, StateSnapshot
+from .state import StateSnapshot
+from .state_change import StateChange
+from .watched_places import NO_PLACES, Places
 
 
 @dataclass(frozen=True)
