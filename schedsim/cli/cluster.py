@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 @click.option(
     "--global-batch", type=int, help="With --search: sequences per step; one per device by default."
 )
-@click.option("--effort", type=int, help="With --search: the most candidates to simulate [40].")
+@click.option("--effort", type=int, help="With --search: work, about seconds on one core [40].")
+@click.option("--no-offload", is_flag=True, help="With --search: keep nothing in host memory.")
 @click.option("--launch", help="Also print the settings for torchtitan or megatron.")
 @cluster_options
 def command(request: ClusterRequest, **asked: Any) -> int:
@@ -57,7 +58,8 @@ def command(request: ClusterRequest, **asked: Any) -> int:
             budget,
             asked["global_batch"],
             asked["effort"],
-            launched=asked["launch"] is not None,
+            offload=not asked["no_offload"],
+            framework=asked["launch"],
         )
         if choice.best is None:
             return nothing_fits(choice, as_json)
@@ -66,6 +68,8 @@ def command(request: ClusterRequest, **asked: Any) -> int:
         for option, name in (("--global-batch", "global_batch"), ("--effort", "effort")):
             if asked[name] is not None:
                 raise SchedsimError(f"{option} belongs to --search", hint="add --search")
+        if asked["no_offload"]:
+            raise SchedsimError("--no-offload belongs to --search", hint="add --search")
         found = _predicted(request, budget)
     if asked["output"] is not None:
         from ..simulation.trace import write_trace
@@ -113,6 +117,11 @@ def _launch(found: ClusterPrediction, framework: str | None) -> str | None:
     return launch_settings(found, framework)
 
 
+def _host_facts(found: ClusterPrediction) -> list[tuple[str, str]]:
+    most = max(rank.host_bytes for rank in found.ranks)
+    return [("on hosts", f"{format_bytes(most)} of offloaded tensors per device")] if most else []
+
+
 def _show(found: ClusterPrediction, limit: int) -> None:
     """The prediction, for people."""
     from ..clusters.op_words import in_words
@@ -142,6 +151,7 @@ def _show(found: ClusterPrediction, limit: int) -> None:
         ("reserved", f"{format_bytes(found.reserved_bytes)} by the allocator on the fullest rank"),
         ("budget", f"{format_bytes(limit)} per device: {fits}"),
         ("in use", f"{format_bytes(found.peak_bytes)} at the peak"),
+        *_host_facts(found),
         ("step time", format_seconds(found.step_s)),
         ("tokens", f"{found.tokens_per_device_s:,.0f} per second and device"),
         ("MFU", f"{found.mfu:.1%}".replace("%", " %")),

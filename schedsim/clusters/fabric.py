@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ..plans.links import LINKS
 from ..workloads.devices import Device, get_device
 
 
@@ -32,6 +33,8 @@ class Fabric:
         Rate of fused attention over that of matrix products. On Hopper, FlashAttention-2, which
         PyTorch ran, reaches half the rate of products: 35 % of the peak (Shah et al. 2024,
         FlashAttention-3, arXiv 2407.08608, abstract).
+    host_bytes_per_s
+        Bytes per second that a device sends to its host, and as many back at the same time.
     """
 
     device: Device
@@ -43,6 +46,11 @@ class Fabric:
     float8_gain: float = 2.0
     link_efficiency: float = 0.75
     attention_share: float = 1.0
+    host_bytes_per_s: float = LINKS["pcie5"].bytes_per_s
+
+    def copy_s(self, size_bytes: float) -> float:
+        """Seconds of a copy between a device and its host, in one direction."""
+        return size_bytes / (self.host_bytes_per_s * self.link_efficiency) + self.latency_s
 
     def op_s(self, flops: float, float8_flops: float, moved_bytes: int) -> float:
         """Seconds of an op: the larger of its arithmetic time and its memory-traffic time.
@@ -150,4 +158,5 @@ def get_fabric(name: str, efficiency: float | None = None) -> Fabric:
         far * 1e9,
         float8_gain=2.0 if name[:4] in ("h100", "h200") else 0.0,
         attention_share=0.5 if name[:4] in ("h100", "h200") else 1.0,
+        host_bytes_per_s=LINKS["pcie4" if name.startswith("a100") else "pcie5"].bytes_per_s,
     )

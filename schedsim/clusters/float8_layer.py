@@ -109,7 +109,7 @@ class Float8LayerWriter(LayerWriter):
         whole = part * ranks
 
         def undo() -> None:
-            d, seconds = tape.new_gradient(given), self.fabric.gather_s(whole, ranks, ranks)
+            d, seconds = tape.new_gradient(given), self._seconds(whole)
             parts, total = tape.gradients(made), f"d.{made}"
             moved = (1 + len(parts)) * whole
             first = {total: parts[0]}
@@ -124,7 +124,7 @@ class Float8LayerWriter(LayerWriter):
             )
             tape.give(given, d)
 
-        seconds = self.fabric.gather_s(whole // 2, ranks, ranks)
+        seconds = self._seconds(whole // 2)
         writes = self._between(made, whole // 2) | {made: whole // 2}
         tape.run(
             RankOp(made, (given,), writes, stream="tensor", link_s=seconds, kind="gather"), undo
@@ -142,7 +142,7 @@ class Float8LayerWriter(LayerWriter):
 
         def undo() -> None:
             d, low = tape.new_gradient(given), f"d.{made}.low"
-            reads, seconds = (tape.gradient(made),), self.fabric.gather_s(whole // 2, ranks, ranks)
+            reads, seconds = (tape.gradient(made),), self._seconds(whole // 2)
             tape.emit(RankOp(f"cast {low}", reads, {low: part // 2}, moved_bytes=2 * part))
             writes = self._between(f"{made}'", whole // 2) | {d: whole // 2}
             tape.emit(
@@ -151,7 +151,7 @@ class Float8LayerWriter(LayerWriter):
             self._low.add(d)
             tape.give(given, d)
 
-        seconds = self.fabric.gather_s(whole, ranks, ranks)
+        seconds = self._seconds(whole)
         writes = self._between(made, whole) | {made: part}
         tape.run(
             RankOp(made, (given,), writes, stream="tensor", link_s=seconds, kind="scatter"), undo
@@ -160,8 +160,10 @@ class Float8LayerWriter(LayerWriter):
 
     def _turned(self, given: str, made: str) -> str:
         """Positions, turned as complex numbers in fp32, which no compiler fuses."""
-        wide = 2 * self.tape.sizes[given]
-        return self.pointwise((given,), made, self.tape.sizes[given], passing=(wide, wide))
+        size = self.tape.sizes[given]
+        return self.pointwise(
+            (given,), made, size, passing=(2 * size, 2 * size), moved=self._turn_moves * size
+        )
 
     def product(self, given: str, made: str, inner: int, outer: int, tokens: int = 0) -> str:
         """``made = given @ weight`` in 8 bits; the gradient of the weight reads turned casts."""
@@ -208,8 +210,12 @@ class Float8LayerWriter(LayerWriter):
 
     def _between(self, name: str, whole: int) -> dict[str, int]:
         """The copy of a whole sequence as it is cut or put together, where rows are several."""
-        several = self.training.micro_batch(self.degrees) > 1 and not self.training.async_tensor
-        return {f"{name}{COPY}": whole} if several else {}
+        return {f"{name}{COPY}": whole} if self._is_cut else {}
+
+    def _seconds(self, whole: int) -> float:
+        """Of a message, and of cutting the sequence."""
+        ranks = self.degrees.tensor
+        return self.fabric.gather_s(whole, ranks, ranks) + self._cut_s(whole)
 
     def _run_product(
         self, given: str, made: str, widths: tuple[int, int], undo: Callable[[], None]

@@ -4,7 +4,9 @@ Candidates that are estimated to be the fastest are tried first. A candidate who
 time is not below the best step found is left out; if none is left, that step is the fastest of the
 whole space in this model. In each candidate, every pipeline rank recomputes as little as it can to
 fit: the first entry of `RecomputeLadder` that does. A faster stage delays nothing, and no later
-entry is faster, so no other choice of recomputation from the same list is.
+entry is faster than this one would be if its copies to the host cost nothing. So the step without
+the cost of copies bounds every other choice from the same list; where copies wait, the choice
+without offloading is simulated too.
 """
 
 from __future__ import annotations
@@ -20,17 +22,22 @@ from ..workloads.known_architectures import get_architecture
 from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import split_options
+from .kept_names import without_host
+from .launch_settings import POLICIES, check_framework, has_order
 from .prediction import ClusterPrediction, predict
 from .rank_memory import first_micro_batch_bytes, rank_memory, representative_micro_batches
 from .rank_time import step_time
-from .recompute_ladder import RecomputeLadder, setting
+from .recompute_ladder import PLAIN, RecomputeLadder, setting
 from .search_space import SearchSpace, StepSettings
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
 from .training import Training
 
-LAYERS = 600
-"""Layers x micro-batches that a search simulates at most for each candidate of its effort."""
+EFFORT_LAYERS = 600
+"""Layers x micro-batches that are simulated for one unit of effort: about a second on one core.
+
+Work is counted, not timed, so that the same search ends with the same result everywhere.
+"""
 
 ROOM = 5
 """Candidates come first that fit with a fifth of the budget left for what no bound counts.
@@ -73,21 +80,45 @@ class ClusterChoice:
         return self.best is not None and self.best.step_s <= self.lower_bound_s * (1 + 1e-12)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """Settings of a candidate that fit, their seconds, and a lower bound on all that fit."""
+
+    step_s: float
+    bound_s: float
+    training: Training
+
+
 class _Search:
     """The state of one search: sizes and bounds computed so far."""
 
     def __init__(
-        self, model: Architecture, fabric: Fabric, budget_bytes: int, *, keep: bool
+        self,
+        model: Architecture,
+        fabric: Fabric,
+        budget_bytes: int,
+        *,
+        keep: bool,
+        offload: bool,
+        framework: str | None,
     ) -> None:
         self.model = model
         self.fabric = fabric
         self.budget_bytes = budget_bytes
         self.bounds = StepBounds(model, fabric)
-        self.ladder = RecomputeLadder(self.bounds, keep=keep)
+        self.ladder = RecomputeLadder(
+            self.bounds,
+            keep=keep and framework is None,
+            offload=offload and framework is None,
+            plain=PLAIN if framework is None else POLICIES[framework],
+        )
+        self.uniform = framework is not None  # frameworks have one setting for all ranks
         self.least_bytes: int | None = None
         self.num_layers = 0  # of all simulations so far, once for each micro-batch: the work
 
-    def fitted(self, candidate: StepSettings, best_s: float) -> Training | None:
+    def fitted(
+        self, candidate: StepSettings, best_s: float, *, offload: bool = True
+    ) -> Training | None:
         """Settings with the least recomputation that fits on each rank.
 
         ``None`` if none fits, or if none that may fit takes less than `best_s` seconds.
@@ -100,24 +131,60 @@ class _Search:
         ]
         # The two ends first: if any rank does not fit, one of the ends does not fit.
         order = sorted(range(degrees.pipeline), key=lambda k: (min(k, degrees.pipeline - 1 - k), k))
-        entries = self.ladder.entries(degrees, training)
-        found: dict[int, int] = {}
+        if self.uniform:
+            return self._fitted_alike(candidate, best_s, max(sizes), order)
+        found = [entries_of(self.ladder, candidate, size, offload=offload)[0] for size in sizes]
         for rank in order:
-            settings = [setting(entries, k, sizes[rank]) for k in range(len(entries))]
             # Every entry before it is tried: what the allocator reserves need not fall with each.
-            for place, recompute in enumerate(settings):
-                chosen = {**found, rank: place}
-                every = [setting(entries, chosen.get(k, 0), size) for k, size in enumerate(sizes)]
-                if place and self._least_s(candidate, every) >= best_s:
+            for recompute in entries_of(self.ladder, candidate, sizes[rank], offload=offload):
+                found[rank] = recompute
+                if recompute != "none" and self._least_s(candidate, found) >= best_s:
                     return None
                 if self._fits(candidate, rank, recompute):
                     break
             else:
                 return None
-            found[rank] = place
-        every = [setting(entries, found[k], sizes[k]) for k in range(degrees.pipeline)]
-        one = len(set(every)) == 1
-        return replace(training, recompute=every[0] if one else "/".join(every))
+        one = len(set(found)) == 1
+        return replace(training, recompute=found[0] if one else "/".join(found))
+
+    def _fitted_alike(
+        self, candidate: StepSettings, best_s: float, num_layers: int, order: list[int]
+    ) -> Training | None:
+        """As `fitted`, with one recomputation for all ranks."""
+        for recompute in entries_of(self.ladder, candidate, num_layers):
+            every = [recompute] * len(order)
+            if recompute != "none" and self._least_s(candidate, every) >= best_s:
+                return None
+            if all(self._fits(candidate, rank, recompute) for rank in order):
+                return replace(candidate.training, recompute=recompute)
+        return None
+
+    def fastest(self, candidate: StepSettings, best_s: float, least_s: float) -> _Fitted | None:
+        """The fastest settings found of a candidate that takes `least_s` if nothing is recomputed.
+
+        ``None`` as in `fitted`.
+        """
+        training = self.fitted(candidate, best_s)
+        if training is None:
+            return None
+        if training.recompute == "none":
+            return _Fitted(least_s, least_s, training)
+        step_s = bound_s = self.step_s(candidate, training)
+        free = without_host(training.recompute)
+        if free == training.recompute:
+            return _Fitted(step_s, step_s, training)
+        of_ranks = free.split("/")
+        if len(set(of_ranks)) == 1:
+            free = of_ranks[0]
+        bound_s = least_s
+        if free != "none":
+            bound_s = self.step_s(candidate, replace(training, recompute=free))
+        if bound_s < step_s:  # copies wait, or are waited for
+            other = self.fitted(candidate, step_s, offload=False)
+            other_s = step_s if other is None else self.step_s(candidate, other)
+            if other is not None and other_s < step_s:
+                step_s, training = other_s, other
+        return _Fitted(step_s, min(bound_s, step_s), training)
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:
         """`candidate` with the least time that its memory bound allows; ``None`` if none fits."""
@@ -137,9 +204,7 @@ class _Search:
         for rank in range(degrees.pipeline):
             mine = rank_stages(stages, degrees, rank)
             num_layers = max(len(stage.layers) for stage in mine)
-            entries = self.ladder.entries(degrees, candidate.training)
-            for place in range(len(entries)):
-                recompute = setting(entries, place, num_layers)
+            for recompute in entries_of(self.ladder, candidate, num_layers):
                 needed = self.bounds.memory_bytes(
                     degrees, replace(candidate.training, recompute=recompute), rank
                 )
@@ -150,8 +215,7 @@ class _Search:
                     self.least_bytes = min(needed, self.least_bytes or needed)
                 return None
             chosen.append(recompute)
-        training = replace(candidate.training, recompute="/".join(chosen))
-        return self.bounds.time_s(degrees, training)
+        return self._least_s(candidate, chosen)
 
     def step_s(self, candidate: StepSettings, training: Training) -> float:
         """Seconds of the step of `candidate` with the recomputation of `training`."""
@@ -161,8 +225,8 @@ class _Search:
         return step_time(self.model, degrees, training, self.fabric).step_s
 
     def _least_s(self, candidate: StepSettings, every: list[str]) -> float:
-        """A lower bound on the seconds of `candidate` with these recomputations of its ranks."""
-        training = replace(candidate.training, recompute="/".join(every))
+        """A lower bound on the seconds of `candidate` with these or later entries on its ranks."""
+        training = replace(candidate.training, recompute=without_host("/".join(every)))
         return self.bounds.time_s(candidate.degrees, training)
 
     def _fits(self, candidate: StepSettings, rank: int, recompute: str) -> bool:
@@ -179,7 +243,7 @@ class _Search:
             played = representative_micro_batches(degrees, training) or count
             self.num_layers += layers * min(count, played)
             needed = rank_memory(self.model, degrees, training, self.fabric, rank).reserved_bytes
-        if recompute == "full" and needed > self.budget_bytes:
+        if without_host(recompute) == "full" and needed > self.budget_bytes:
             self.least_bytes = min(needed, self.least_bytes or needed)
         return needed <= self.budget_bytes
 
@@ -208,14 +272,17 @@ def choose(
     global_batch
         Sequences of a step on all devices together.
     effort
-        The most candidates to simulate; none is begun after `LAYERS` simulated layers for each. The
-        lower bound is then the least of the candidates that are left.
+        Work: no candidate is begun after so many times `EFFORT_LAYERS` simulated layers. The lower
+        bound is then the least of the candidates that are left.
     **options
         Degrees, which are then fixed, and settings of `schedsim.clusters.Training`, except those
         that the search chooses: ``batch``, ``num_micro_batches``, ``schedule``, ``num_chunks``,
         ``recompute``, ``zero_stage``. Besides, ``keep``: whether a rank may keep what single ops of
         its layers make (true by default). Otherwise it recomputes nothing, every second product,
-        half of its layers or all, which frameworks have words for.
+        half of its layers or all, which frameworks have words for. And ``offload``: whether what it
+        keeps may lie in host memory (true by default). And ``framework``: one of
+        `schedsim.clusters.launch_settings.FRAMEWORKS`, whose settings have to say the step: one
+        recomputation for all ranks, of those that it has words for.
 
     Returns
     -------
@@ -233,12 +300,20 @@ def choose(
     (True, 'none')
     """
     model, fabric = get_architecture(preset), get_fabric(device, efficiency)
-    keep = options.pop("keep", True)
-    if not isinstance(keep, bool):
-        raise SchedsimError(f"keep {keep!r} is not true or false")
+    keep, offload = options.pop("keep", True), options.pop("offload", True)
+    for name, value in (("keep", keep), ("offload", offload)):
+        if not isinstance(value, bool):
+            raise SchedsimError(f"{name} {value!r} is not true or false")
+    framework = options.pop("framework", None)
+    if framework is not None:
+        check_framework(framework)
     space = _space(devices, global_batch, options)
-    search = _Search(model, fabric, budget_bytes, keep=keep)
-    every = list(space.candidates(model, fabric))
+    search = _Search(model, fabric, budget_bytes, keep=keep, offload=offload, framework=framework)
+    every = [
+        one
+        for one in space.candidates(model, fabric)
+        if framework is None or has_order(framework, one.training.schedule)
+    ]
     if not every:
         raise SchedsimError(
             f"no degrees fit {devices} devices and {global_batch} sequences",
@@ -253,25 +328,22 @@ def choose(
     for candidate in able:
         if candidate.bound_s >= best_s:
             continue
-        if tried >= effort or search.num_layers >= LAYERS * effort:
+        if search.num_layers >= EFFORT_LAYERS * effort:
             left.append(candidate.bound_s)
             continue
         tried += 1
         least_s = search.step_s(candidate, candidate.training)
         if least_s >= best_s:
             continue
-        training = search.fitted(candidate, best_s)
-        if training is None:
-            if faster is None or least_s < faster[0]:
-                faster = least_s, candidate
+        found = search.fastest(candidate, best_s, least_s)
+        if (found is None or found.step_s > least_s) and (faster is None or least_s < faster[0]):
+            faster = least_s, candidate
+        if found is None:
             continue
-        taken_s = least_s
-        if training.recompute != "none":
-            taken_s = search.step_s(candidate, training)
-            if faster is None or least_s < faster[0]:
-                faster = least_s, candidate
-        fitting.append((taken_s, candidate, training))
-        best_s = min(best_s, taken_s)
+        if found.bound_s < found.step_s:
+            left.append(found.bound_s)
+        fitting.append((found.step_s, candidate, found.training))
+        best_s = min(best_s, found.step_s)
     fitting.sort(key=lambda row: row[0])
     shown = _of_different_degrees(fitting)
     predictions = [predict(model, one.degrees, training, fabric) for _, one, training in shown]
@@ -288,6 +360,17 @@ def choose(
 
 _CHOSEN = ("batch", "num_micro_batches", "schedule", "num_chunks", "recompute", "zero_stage")
 _NUM_SHOWN = 5
+_SLIGHT = 5e-4
+"""A gain in time that is not worth a word: one that prints as 0.0 %."""
+
+
+def entries_of(
+    ladder: RecomputeLadder, candidate: StepSettings, num_layers: int, *, offload: bool = True
+) -> list[str]:
+    """Settings of a rank whose stages have at most `num_layers` layers, each once."""
+    entries = ladder.entries(candidate.degrees, candidate.training)
+    found = dict.fromkeys(setting(entries, k, num_layers) for k in range(len(entries)))
+    return [one for one in found if offload or without_host(one) == one]
 
 
 def _space(devices: int, global_batch: int, options: dict[str, Any]) -> SearchSpace:
@@ -315,7 +398,7 @@ def _of_different_degrees(
 
 def _binds(best_s: float, faster: tuple[float, StepSettings] | None, budget_bytes: int) -> str:
     """Why no step is faster."""
-    if faster is None or faster[0] >= best_s:
+    if faster is None or faster[0] >= best_s * (1 - _SLIGHT):
         return "time: every candidate that would be faster by its bound was simulated"
     gain = 1 - faster[0] / best_s if best_s < float("inf") else 1.0
     degrees = faster[1].degrees

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 _BEGINS = "keep="
+_HOST = "@host"
 
 
 def kept_names(policy: str) -> frozenset[str] | None:
@@ -32,6 +34,40 @@ def keeping(names: Iterable[str]) -> str:
     """
     joined = "+".join(names)
     return _BEGINS + joined if joined else "full"
+
+
+def on_host(policy: str) -> str:
+    """`policy` of a layer whose kept tensors lie in host memory until its backward."""
+    return policy + _HOST
+
+
+def split_host(policy: str) -> tuple[str, int | None]:
+    """(policy without its offloading, of every how many layers the tensors are offloaded).
+
+    0: of none; ``None`` where the number is none.
+
+    Examples
+    --------
+    >>> split_host("none"), split_host("full@host"), split_host("keep=q@host3")
+    (('none', 0), ('full', 1), ('keep=q', 3))
+    """
+    base, host, every = policy.partition(_HOST)
+    if not host:
+        return policy, 0
+    if not every:
+        return base, 1
+    return base, int(every) if every.isdecimal() and int(every) else None
+
+
+def without_host(recompute: str) -> str:
+    """A setting ``recompute`` without its offloading.
+
+    Examples
+    --------
+    >>> without_host("none@host2/full@host:3,none:1")
+    'none/full:3,none:1'
+    """
+    return re.sub(rf"{_HOST}\d*", "", recompute)
 
 
 def by_layers(policies: Sequence[str]) -> str:

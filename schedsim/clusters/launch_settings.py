@@ -1,16 +1,36 @@
-"""A predicted step as settings of the framework that runs it."""
+"""A predicted step as settings of the framework that runs it.
+
+What a framework has no setting for is refused, in one line: a file that starts another step than
+the predicted one is worse than none.
+"""
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from ..errors import UnsupportedError
+from .kept_names import without_host
 from .prediction import ClusterPrediction
+from .stages import StageParts, split_stages
 
 FRAMEWORKS = ("torchtitan", "megatron")
+POLICIES = {"torchtitan": ("none", "selective", "full"), "megatron": ("none", "full:1/2", "full")}
+"""What a framework can recompute, the same on all ranks: entries of `RecomputeLadder`."""
+# torchtitan looks orders up in PyTorch's `get_schedule_class`, which has no ZB-H1.
 _ORDERS = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved1F1B",
-    "zero-bubble": "ZBH1",
+    "torchtitan": {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"},
+    "megatron": {"1f1b": "", "interleaved": ""},
+}
+_TORCHTITAN_MODELS = {
+    "llama3-8b": ("llama3", "8B"),
+    "llama3-70b": ("llama3", "70B"),
+    "llama3-405b": ("llama3", "405B"),
+    "deepseek-v2-lite": ("deepseek_v3", "16B"),
+    "deepseek-v3": ("deepseek_v3", "671B"),
+    **{
+        f"qwen3-{size}": ("qwen3", size.upper())
+        for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
+    },
 }
 
 
@@ -20,74 +40,159 @@ def launch_settings(found: ClusterPrediction, framework: str) -> str:
     Parameters
     ----------
     framework
-        One of `FRAMEWORKS`: ``"torchtitan"`` (its job file of 2025), ``"megatron"`` (arguments of
-        Megatron-LM's ``pretrain_gpt.py``).
+        One of `FRAMEWORKS`: ``"torchtitan"`` (its job file of 2025, `torchtitan.config.JobConfig`),
+        ``"megatron"`` (arguments of Megatron-LM's ``pretrain_gpt.py``, without those of the model's
+        sizes).
 
     Raises
     ------
     UnsupportedError
         The framework is unknown, or cannot express the step.
     """
-    if framework == "torchtitan":
-        return _torchtitan(found)
-    if framework == "megatron":
-        return _megatron(found)
-    raise UnsupportedError(
-        f"no launch settings for {framework!r}", hint=f"one of {', '.join(FRAMEWORKS)}"
-    )
+    check_framework(framework)
+    _check(found, framework)
+    return _torchtitan(found) if framework == "torchtitan" else _megatron(found)
+
+
+def check_framework(framework: str) -> None:
+    """Raise `UnsupportedError` where `framework` is none of `FRAMEWORKS`."""
+    if framework not in FRAMEWORKS:
+        raise UnsupportedError(
+            f"no launch settings for {framework!r}", hint=f"one of {', '.join(FRAMEWORKS)}"
+        )
+
+
+def has_order(framework: str, schedule: str) -> bool:
+    """Whether `framework` runs micro-batches in the order `schedule`."""
+    return schedule in _ORDERS[framework]
+
+
+def _check(found: ClusterPrediction, framework: str) -> None:
+    """Refuse what the framework has no word for."""
+    degrees, training = found.degrees, found.training
+    name = {"torchtitan": "torchtitan", "megatron": "Megatron"}[framework]
+    fsdp2 = training.state == "fsdp2"
+    titan = framework == "torchtitan"
+    for refused, what, hint in (
+        (
+            without_host(training.recompute) != training.recompute,
+            "no offloading by layers",
+            "leave out @host; --search --launch does",
+        ),
+        (
+            len(set(training.recompute.split("/"))) > 1,
+            "one setting of recomputation for all ranks",
+            "give one --recompute to all",
+        ),
+        (
+            degrees.pipeline > 1 and not has_order(framework, training.schedule),
+            f"no {training.schedule} order",
+            f"one of {', '.join(_ORDERS[framework])}",
+        ),
+        (training.state == "bf16" and not titan, "no state that is all in bf16", "--state"),
+        (training.state == "megatron" and titan, "no ZeRO-1 state", "--state fsdp2"),
+        (training.loss_chunks > 1, "no chunks of the loss in these settings", "--loss-chunks 1"),
+        (training.eager_attention and titan, "no eager attention", "leave it out"),
+        (training.float8 and titan and not training.compiled, "no eager 8 bits", "add --compile"),
+        (training.async_tensor and not titan, "no asynchronous tensor parallelism", "leave it out"),
+        (
+            fsdp2 and not titan and degrees.pipeline * degrees.expert > 1,
+            "no FSDP2 beside pipelines or expert-parallel ranks",
+            "--state megatron",
+        ),
+        (
+            fsdp2 and not titan and found.model.tied,
+            "no FSDP2 for tied embeddings",
+            "--state megatron",
+        ),
+    ):
+        if refused:
+            raise UnsupportedError(f"{name} has {what}", hint=hint)
 
 
 def _torchtitan(found: ClusterPrediction) -> str:
     degrees, training = found.degrees, found.training
-    policies = set(training.recompute.split("/"))
-    if len(policies) > 1 or not policies <= {"none", "selective", "full"}:
+    if training.recompute not in POLICIES["torchtitan"]:
         raise UnsupportedError(
             f"torchtitan has one policy for all layers, not {training.recompute!r}",
             hint="none, selective or full",
         )
-    lines = [
-        "[training]",
-        f"local_batch_size = {training.batch}",
-        f"global_batch_size = {training.batch * degrees.data}",
-        f"seq_len = {training.seq}",
-        "",
-        "[parallelism]",
-        f"data_parallel_replicate_degree = {degrees.replicate}",
-        f"data_parallel_shard_degree = {degrees.fsdp}",
-        f"tensor_parallel_degree = {degrees.tensor}",
-        f"pipeline_parallel_degree = {degrees.pipeline}",
-        f"context_parallel_degree = {degrees.context}",
-        f"expert_parallel_degree = {degrees.expert}",
-    ]
+    micro = training.micro_batch(degrees)
+    # Without a pipeline, a local batch is one micro-batch: several are accumulated.
+    local = training.batch if degrees.pipeline > 1 else micro
+    tables: dict[str, dict[str, object]] = {}
+    known = _TORCHTITAN_MODELS.get(found.model.name)
+    if known:
+        tables["model"] = {"name": known[0], "flavor": known[1]}
+        if training.float8:
+            tables["model"]["converters"] = ["quantize.linear.float8"]
+    tables["optimizer"] = {
+        "implementation": "fused" if training.fused_optimizer else "foreach",
+        "early_step_in_backward": training.optimizer_in_backward,
+    }
+    tables["training"] = {
+        "local_batch_size": local,
+        "global_batch_size": training.batch * degrees.data,
+        "seq_len": training.seq,
+        "dtype": "bfloat16" if training.state == "bf16" else "float32",
+    }
+    tables["parallelism"] = {
+        "data_parallel_replicate_degree": degrees.replicate,
+        "data_parallel_shard_degree": degrees.fsdp,
+        "tensor_parallel_degree": degrees.tensor,
+        "enable_async_tensor_parallel": training.async_tensor,
+        "pipeline_parallel_degree": degrees.pipeline,
+        "context_parallel_degree": degrees.context,
+        "expert_parallel_degree": degrees.expert,
+    }
     if degrees.pipeline > 1:
-        lines += [
-            f'pipeline_parallel_schedule = "{_ORDERS[training.schedule]}"',
-            f"pipeline_parallel_microbatch_size = {training.micro_batch(degrees)}",
-        ]
+        tables["parallelism"] |= {
+            "pipeline_parallel_schedule": _ORDERS["torchtitan"][training.schedule],
+            "pipeline_parallel_microbatch_size": micro,
+            "module_fqns_per_model_part": [
+                _module_names(stage) for stage in split_stages(found.model, degrees, training)
+            ],
+        }
     else:
         reshard = "always" if training.zero_stage == 3 else "never"
-        lines.append(f'fsdp_reshard_after_forward = "{reshard}"')
-    lines += ["", "[activation_checkpoint]", f'mode = "{training.recompute}"']
+        tables["parallelism"]["fsdp_reshard_after_forward"] = reshard
+    tables["activation_checkpoint"] = {"mode": training.recompute}
     if training.recompute == "selective":
-        lines.append('selective_ac_option = "op"')
-    parts = ['"model"'] * training.compiled + ['"loss"'] * training.compiled_loss
-    lines += ["", "[compile]", f"enable = {'true' if parts else 'false'}"]
-    if parts:
-        lines.append(f"components = [{', '.join(parts)}]")
-    return "\n".join(lines) + "\n"
+        tables["activation_checkpoint"]["selective_ac_option"] = "op"
+    parts = ["model"] * training.compiled + ["loss"] * training.compiled_loss
+    tables["compile"] = {"enable": bool(parts)} | ({"components": parts} if parts else {})
+    if training.float8:
+        tables["quantize.linear.float8"] = {
+            "enable_fsdp_float8_all_gather": degrees.pipeline == 1,
+            "precompute_float8_dynamic_scale_for_fsdp": degrees.pipeline == 1,
+            "filter_fqns": ["output"],
+        }
+    text = "\n".join(
+        "\n".join([f"[{title}]", *(f"{key} = {_toml(value)}" for key, value in rows.items()), ""])
+        for title, rows in tables.items()
+    )
+    return text if known else f"# torchtitan has no model like {found.model.name}\n{text}"
+
+
+def _module_names(stage: StageParts) -> list[str]:
+    """The modules of a stage, as torchtitan's models call them."""
+    return [
+        *["tok_embeddings"] * stage.embedding,
+        *(f"layers.{number}" for number in stage.layers),
+        *["norm", "output"] * stage.head,
+    ]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def _megatron(found: ClusterPrediction) -> str:
     degrees, training = found.degrees, found.training
-    if len(set(training.recompute.split("/"))) > 1:
-        raise UnsupportedError(
-            "Megatron has one setting of recomputation for all ranks",
-            hint="give one --recompute to all",
-        )
-    if training.schedule in ("gpipe", "zero-bubble"):
-        raise UnsupportedError(
-            f"Megatron has no {training.schedule} order", hint="1f1b or interleaved"
-        )
     words = [
         f"--tensor-model-parallel-size {degrees.tensor}",
         f"--pipeline-model-parallel-size {degrees.pipeline}",
@@ -96,19 +201,41 @@ def _megatron(found: ClusterPrediction) -> str:
         f"--micro-batch-size {training.micro_batch(degrees)}",
         f"--global-batch-size {training.batch * degrees.data}",
         f"--seq-length {training.seq}",
-        "--use-distributed-optimizer",
         "--bf16",
     ]
     if degrees.tensor > 1:
         words.append("--sequence-parallel")
-    if training.num_chunks > 1:
-        stages = degrees.pipeline * training.num_chunks
-        each = max(1, found.model.num_layers // stages)
-        words.append(f"--num-layers-per-virtual-pipeline-stage {each}")
+    if degrees.pipeline > 1:
+        stages = split_stages(found.model, degrees, training)
+        words.append(f"--pipeline-model-parallel-layout '{_layout(stages)}'")
+    if training.float8:
+        words.append("--fp8-format hybrid")
+    if training.eager_attention:
+        words.append("--attention-backend unfused")
     words += _megatron_recompute(training.recompute)
+    if not found.model.tied:
+        words.append("--untie-embeddings-and-output-weights")
     if training.state == "fsdp2":
-        words.append("--use-torch-fsdp2")
+        words += ["--use-torch-fsdp2", "--no-gradient-accumulation-fusion"]
+        words.append("--ckpt-format torch_dist")
+        if training.zero_stage == 2:
+            words.append("--torch-fsdp2-no-reshard-after-forward")
+    else:
+        words.append("--use-distributed-optimizer")
     return " \\\n".join(words) + "\n"
+
+
+def _layout(stages: list[StageParts]) -> str:
+    """Stages in Megatron's letters: embedding, decoder layers (t), loss.
+
+    Examples
+    --------
+    >>> _layout([StageParts(0, range(3), True, False), StageParts(1, range(3, 4), False, True)])
+    'Ettt|tL'
+    """
+    return "|".join(
+        "E" * stage.embedding + "t" * len(stage.layers) + "L" * stage.head for stage in stages
+    )
 
 
 def _megatron_recompute(recompute: str) -> list[str]:
@@ -116,20 +243,24 @@ def _megatron_recompute(recompute: str) -> list[str]:
         return []
     if recompute == "core":
         return ["--recompute-granularity selective"]
-    policy, _, count = recompute.partition(",")[0].partition(":")
-    if policy != "full":
+    parts = [(name, list(group)) for name, group in groupby(recompute.split(","), _policy)]
+    names = [name for name, _ in parts]
+    count = recompute.partition(",")[0].partition(":")[2]
+    if names == ["full"] and not count:
+        method, number = "uniform", "1"
+    elif names == ["full", "none"] and count and len(parts[0][1]) == 1:
+        method, number = "block", count
+    else:
         raise UnsupportedError(
             f"Megatron has no recomputation like {recompute!r}",
             hint="none, core, full, or full:4,none:12",
         )
-    if count:
-        return [
-            "--recompute-granularity full",
-            "--recompute-method block",
-            f"--recompute-num-layers {count}",
-        ]
     return [
         "--recompute-granularity full",
-        "--recompute-method uniform",
-        "--recompute-num-layers 1",
+        f"--recompute-method {method}",
+        f"--recompute-num-layers {number}",
     ]
+
+
+def _policy(part: str) -> str:
+    return part.partition(":")[0]

@@ -21,7 +21,7 @@ from ..errors import SchedsimError, did_you_mean
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .kept_names import kept_names
+from .kept_names import kept_names, split_host
 from .tape import RankOp, Tape
 from .training import Training
 
@@ -179,10 +179,12 @@ class LayerWriter:
         size: int,
         saved: tuple[str, ...] = (),
         passing: tuple[int, ...] = (),
+        moved: int = 0,
     ) -> str:
         """An op on elements; its backward reads `saved` and gives each input a gradient.
 
-        `passing`: bytes of tensors that it makes on the way, forward and backward.
+        `passing`: bytes of tensors that it makes on the way, forward and backward. `moved`: bytes
+        read and written in each direction, if they are not those of its tensors alone.
         """
         tape = self.tape
 
@@ -197,14 +199,14 @@ class LayerWriter:
                     f"{made}'",
                     tuple(dict.fromkeys(reads)),
                     dropped(f"{made}'") | writes,
-                    moved_bytes=tape.moved(reads, writes),
+                    moved_bytes=moved or tape.moved(reads, writes),
                 )
             )
             for one, d in zip(given, writes, strict=True):
                 tape.give(one, d)
 
-        moved = tape.moved(given, {made: size})
-        tape.run(RankOp(made, given, dropped(made) | {made: size}, moved_bytes=moved), undo)
+        total = moved or tape.moved(given, {made: size})
+        tape.run(RankOp(made, given, dropped(made) | {made: size}, moved_bytes=total), undo)
         return made
 
     def add(self, one: str, other: str, made: str, *, dropout: bool = False) -> str:
@@ -237,17 +239,28 @@ class LayerWriter:
         ranks = self.degrees.tensor
         return given if ranks == 1 else self._message(given, made, 1, ranks, "scatter")
 
+    @property
+    def _is_cut(self) -> bool:
+        """Whether parts of the sequence are copied: those of several rows do not lie together.
+
+        Megatron's tensors have the sequence first, so that they do.
+        """
+        apart = self.training.micro_batch(self.degrees) > 1 and self.training.state != "megatron"
+        return apart and not self.training.async_tensor
+
+    def _cut_s(self, whole_bytes: int) -> float:
+        """Seconds in which a sequence is cut into its parts, or put together."""
+        return self.fabric.op_s(0, 0, 2 * whole_bytes) if self._is_cut else 0.0
+
     def _message(self, given: str, made: str, times: int, parts: int, kind: str) -> str:
         tape, ranks = self.tape, self.degrees.tensor
         before = tape.sizes[given]
         after = before * times // parts
-        seconds = self.fabric.gather_s(max(before, after), ranks, ranks)
-        # Parts of the sequences of several rows do not lie one after another: they are copied.
-        rows = self.training.micro_batch(self.degrees)
-        copies = rows > 1 and not self.training.async_tensor
+        whole = max(before, after)
+        seconds = self.fabric.gather_s(whole, ranks, ranks) + self._cut_s(whole)
 
         def copied(name: str) -> dict[str, int]:
-            return {f"{name}{COPY}": max(before, after)} if copies else {}
+            return {f"{name}{COPY}": whole} if self._is_cut else {}
 
         def undo() -> None:
             d = tape.new_gradient(given)
@@ -301,6 +314,8 @@ class LayerWriter:
             query = self.product(whole, "q", model.hidden, widths[0] // t)
             key = self.product(whole, "k", model.hidden, widths[1] // t)
             value = self.product(whole, "v", model.hidden, sizes.num_kv_heads * sizes.value // t)
+            if sizes.head_norm:
+                query, key = self.norm(query, "q.normed"), self.norm(key, "k.normed")
             query, key = self._turned(query, "q.turned"), self._turned(key, "k.turned")
             repeats = sizes.num_heads // sizes.num_kv_heads
             if repeats > 1 and not self.training.regather:
@@ -315,11 +330,24 @@ class LayerWriter:
         part = self._after(part, "o.normed")
         return self.add(given, part, "h", dropout=model.plain_norm)
 
+    @property
+    def _turn_moves(self) -> int:
+        """Bytes that an eager turn moves for each byte of its input, in one direction.
+
+        As complex numbers: to fp32 (6 bytes a number), the product (8), back to 16 bits (6). In
+        halves, as Qwen 3 and Gemma 3 do: the product with the cosine (6), the halves exchanged (6),
+        their product with the sine (6), the sum (12), back to 16 bits (6).
+        """
+        return 18 if self.model.attention.head_norm else 10
+
     def _turned(self, given: str, made: str) -> str:
         """Positions, turned in fp32 where eager; their backward turns back and reads nothing."""
         size = self.tape.sizes[given]
-        wide = 0 if self.training.compiled or self.training.regather else 2 * size
-        return self.pointwise((given,), made, size, passing=(wide, wide) if wide else ())
+        if self.training.compiled or self.training.regather:
+            return self.pointwise((given,), made, size)
+        return self.pointwise(
+            (given,), made, size, passing=(2 * size, 2 * size), moved=self._turn_moves * size
+        )
 
     def _latent(self, whole: str) -> tuple[str, str, str]:
         """Queries, keys and values through narrow latents, whole on every rank."""
@@ -528,13 +556,25 @@ def _lasting(op: RankOp) -> set[str]:
     return {t for t in op.writes if t != "kv.whole" and not t.endswith(COPY)}
 
 
+def offloaded_tensors(layer: LayerOps, policy: str, training: Training) -> list[str]:
+    """The tensors that an offloaded layer with `policy` copies to the host and back, in order.
+
+    These are its input and what it keeps, as far as its backward reads them, or what runs again.
+    """
+    kept = kept_tensors(layer, policy, training)
+    again = repeated_ops(layer, kept, training)
+    read = {t for op in (*again, *layer.backward) for t in op.reads}
+    return ["x"] * ("x" in read) + sorted((kept & read) - {layer.output})
+
+
 def check_kept_names(
     model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
 ) -> None:
     """Raise `SchedsimError` where ``--recompute keep=`` names an op that no layer has."""
     parts = training.recompute.count("/") + 1
     policies = {p for rank in range(parts) for p in training.policies(model.num_layers, rank)}
-    named = {name for policy in policies for name in kept_names(policy) or ()}
+    bases = [split_host(policy)[0] for policy in policies]
+    named = {name for policy in bases for name in kept_names(policy) or ()}
     if not named:
         return
     known: dict[str, None] = {}

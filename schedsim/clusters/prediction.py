@@ -103,6 +103,7 @@ class ClusterPrediction:
                     "peak_bytes": rank.peak_bytes,
                     "peak_at": rank.peak_op,
                     "reserved_bytes": rank.reserved_bytes,
+                    "host_bytes": rank.host_bytes,
                     "kinds": rank.kinds,
                 }
                 for rank in self.ranks

@@ -43,6 +43,10 @@ class RankMemory:
         Kind -> bytes at the peak; they add up to `peak_bytes`.
     parameters, shard
         Parameters of the rank before and after sharding.
+    peak_op
+        The op during which the peak is reached.
+    host_bytes
+        Largest bytes of offloaded tensors in host memory at once.
     """
 
     rank: int
@@ -52,6 +56,7 @@ class RankMemory:
     parameters: int
     shard: int
     peak_op: str
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +211,24 @@ def rank_memory(
         whole,
         shard,
         simulation.peak_op,
+        _host_bytes(simulation),
     )
+
+
+def _host_bytes(simulation: Simulation) -> int:
+    """The most bytes between their copies to the host and the ends of their copies back."""
+    sizes = {
+        op.name.partition(" ")[2]: sum(op.writes.values())
+        for op in simulation._graph.ops
+        if op.name.startswith("fetch ")
+    }
+    most = held = 0
+    for name in simulation.run_names if sizes else ():
+        what, _, of = name.partition(" ")
+        if what in ("offload", "fetch"):
+            held += sizes[of] if what == "offload" else -sizes[of]
+            most = max(most, held)
+    return most
 
 
 _STREAMS = {"AG": 1, "SG": 2}

@@ -13,16 +13,9 @@ from collections.abc import Sequence
 
 from ..dataflow.graph import Op
 from ..pipelines.orders import Action
-from ..workloads.architecture import Architecture
-from .degrees import Degrees
-from .fabric import Fabric
-from .float8_layer import gathers_float8, write_layer
-from .kept_names import kept_names
-from .layer_ops import LayerOps, kept_tensors, repeated_ops
-from .rank_ends import EndWriter
+from .rank_layers import LayerOpsWriter
 from .stages import StageParts
 from .tape import RankOp
-from .training import Training
 
 KINDS = {
     "W": "gathered parameters",
@@ -34,6 +27,7 @@ KINDS = {
     "D": "gradients of activations",
     "L": "logits and loss",
     "T": "tokens",
+    "H": "host memory",
 }
 """First word of a tensor's name -> kind of memory."""
 
@@ -45,7 +39,7 @@ def kind_of(tensor: str) -> str:
     return KINDS.get(tensor.partition(" ")[0], "other")
 
 
-class RankStep(EndWriter):
+class RankStep(LayerOpsWriter):
     """Writes the ops of a rank; `graph` and `schedule` are the result.
 
     Parameters
@@ -59,29 +53,7 @@ class RankStep(EndWriter):
         allocator sees them. Otherwise messages run beside computation.
     """
 
-    def __init__(
-        self,
-        model: Architecture,
-        degrees: Degrees,
-        training: Training,
-        fabric: Fabric,
-        stages: Sequence[StageParts],
-        *,
-        one_stream: bool,
-    ) -> None:
-        super().__init__(model, degrees, training, fabric, stages, one_stream=one_stream)
-        self._split = False
-        self._layers: dict[bool, LayerOps] = {}
-        self._again: dict[tuple[bool, str], tuple[list[RankOp], set[str]]] = {}
-        self._policy = {
-            i: policy
-            for stage in stages
-            for i, policy in zip(
-                stage.layers,
-                training.policies(len(stage.layers), stage.number % degrees.pipeline),
-                strict=True,
-            )
-        }
+    _split = False  # whether the gradients of weights are written by actions of their own
 
     def write(self, actions: Sequence[Action]) -> RankStep:
         """Append the ops of `actions`, then those of the optimizer."""
@@ -101,6 +73,7 @@ class RankStep(EndWriter):
                 self._backward(stage, action.micro, last[action.stage] == action.micro)
             else:
                 self._weights(stage, action.micro, last[action.stage] == action.micro)
+        self._drop_sent()
         self._release()
         for stage in self.stages.values():
             for unit in self._end_units(stage):
@@ -110,81 +83,6 @@ class RankStep(EndWriter):
                 self._reduce(unit, "end")
         self._finish()
         return self
-
-    def _layer(self, number: int) -> LayerOps:
-        experts = self.model.has_experts(number)
-        if experts not in self._layers:
-            self._layers[experts] = write_layer(
-                self.model,
-                self.degrees,
-                self.training,
-                self.tokens,
-                self.fabric,
-                experts=experts,
-            )
-        return self._layers[experts]
-
-    def _gathered_bytes(self, unit: str) -> int:
-        """Weights of products are gathered in 8 bits where the products run so."""
-        size = super()._gathered_bytes(unit)
-        if unit.isdecimal() and gathers_float8(self.model, self.degrees, self.training):
-            size -= sum(self._layer(int(unit)).weights.values()) // 2
-        return size
-
-    def _policy_of(self, number: int) -> tuple[list[RankOp], set[str]]:
-        """(ops that run again, tensors that are kept though the backward does not read them)."""
-        experts, policy = self.model.has_experts(number), self._policy[number]
-        key = experts, policy
-        if key not in self._again:
-            layer = self._layer(number)
-            kept = kept_tensors(layer, policy, self.training)
-            again = repeated_ops(layer, kept, self.training)
-            read = {t for op in (*again, *layer.backward) for t in op.reads}
-            # The list of an eager policy holds what it keeps, read or not.
-            listed = policy == "selective" or kept_names(policy) is not None
-            idle = listed and not self.training.compiled
-            self._again[key] = again, (kept - read if idle else set())
-        return self._again[key]
-
-    def _name(self, local: str, number: int, micro: int) -> str:
-        layer = self._layer(number)
-        if local == "x":
-            return f"A x {number} {micro}"
-        if local == layer.output:
-            return f"A x {number + 1} {micro}"
-        if local == "d.out":
-            return f"D x {number + 1} {micro}"
-        if local == layer.input_gradient:
-            return f"D x {number} {micro}"
-        if local == "W":
-            return self._weight(str(number), micro)
-        kind = {"d": "D", "g": "G"}.get(local.partition(".")[0], "A")
-        if local == "gate":
-            kind = "A"
-        return f"{kind} {local} {number} {micro}"
-
-    def _instance(self, op: RankOp, number: int, micro: int, phase: str) -> Op:
-        def name(local: str) -> str:
-            return self._name(local, number, micro)
-
-        reads = [one for one in op.reads if one != "W" or self._gathers]
-        share = self.fabric.attention_share if op.kind == "attention" else 1.0
-        seconds = self.fabric.op_s(op.flops / share, op.float8_flops, op.moved_bytes) + op.link_s
-        if op.stream != "compute":
-            seconds = op.link_s
-        writes = {name(one): size for one, size in op.writes.items()}
-        if self.training.state == "megatron":
-            writes = {one: size for one, size in writes.items() if not one.startswith("G ")}
-        return Op(
-            f"{op.name} {number} {micro}",
-            phase,
-            seconds,
-            op.workspace_bytes,
-            tuple(dict.fromkeys(name(one) for one in reads)),
-            writes,
-            in_place={name(one): name(other) for one, other in op.in_place.items()},
-            stream="compute" if op.stream == "compute" else f"link:{op.stream}",
-        )
 
     def _forward(self, stage: StageParts, micro: int) -> None:
         numbers = list(stage.layers)
@@ -202,6 +100,8 @@ class RankStep(EndWriter):
             self._gather_ahead(numbers, k + 1, micro)
             for op in self._layer(number).forward:
                 self._add(self._instance(op, number, micro, "forward"))
+            if self._offloads(number):
+                self._send(number, micro)
         if stage.head:
             self._head(stage, micro)
         self._drop_gathered()
@@ -225,6 +125,10 @@ class RankStep(EndWriter):
 
     def _backward(self, stage: StageParts, micro: int, final: bool) -> None:
         numbers = list(stage.layers)
+        # Copies back begin in this order, each when the backward of the layer before it begins.
+        coming = [number for number in reversed(numbers) if self._offloads(number)]
+        if coming and stage.head:
+            self._fetch(coming[0], micro, f"A x {stage.layers.stop} {micro}")
         if stage.head:
             self._head_backward(micro)
         else:
@@ -237,8 +141,13 @@ class RankStep(EndWriter):
                     writes={f"D x {after} {micro}": 0},
                 )
             )
+        if coming and not stage.head:
+            self._fetch(coming[0], micro, f"D x {stage.layers.stop} {micro}")
         back = numbers[::-1]
         for k, number in enumerate(back):
+            if number in coming[:-1]:
+                later = coming[coming.index(number) + 1]
+                self._fetch(later, micro, f"D x {number + 1} {micro}")
             # The last layer's parameters were not freed, as its backward is next.
             if not self._stays:
                 self._gather_back(back, k, micro)
@@ -248,12 +157,16 @@ class RankStep(EndWriter):
             for op in backward[:first]:
                 self._add_backward(op, number, micro, set())
             for op in again:
-                self._repeat(f"{op.name} {number} {micro}")
+                if self._offloads(number):
+                    self._add(self._instance(op, number, micro, "again"))
+                else:
+                    self._repeat(f"{op.name} {number} {micro}")
             for op in backward[first:]:
                 self._add_backward(op, number, micro, idle)
                 idle = set()
             if not self._split:
                 self._collect(number, micro, final)
+            self._drop_sent()
         if stage.embedding:
             self._embed_backward(micro)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..dataflow.chain import Chain, Stage
@@ -15,7 +16,7 @@ from .degrees import Degrees
 from .fabric import Fabric
 from .rank_memory import rank_actions
 from .rank_step import RankStep
-from .stages import StageParts, rank_stages, split_stages
+from .stages import StageParts, layer_policies, rank_stages, split_stages
 from .training import Training
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _pipeline_time(
     times = []
     for stage in stages:
         kinds = tuple(model.has_experts(i) for i in stage.layers)
-        policies = fixed.policies(len(stage.layers), stage.number % degrees.pipeline)
+        policies = layer_policies(fixed, degrees, stage)
         key = (kinds, stage.embedding, stage.head, *policies)
         if key not in seen:
             seen[key] = _stage_time(model, degrees, fixed, fabric, stage)
@@ -144,18 +145,55 @@ def _stage_time(
     stage: StageParts,
 ) -> tuple[float, float, float, Simulation]:
     """(forward, backward, seconds once per step, simulation of one micro-batch) of a stage."""
-    step = RankStep(model, degrees, training, fabric, [stage], one_stream=False)
-    written = step.write([Action("F", stage.number, 0), Action("B", stage.number, 0)])
-    run = simulate(written.graph, written.schedule)
-    once = ("gather", "unpack", "pack", "reduce", "free", "optimizer", "outputs")
+    run = _played_stage(model, degrees, training, fabric, stage)
     total_once = forward_s = backward_s = 0.0
-    begun = False
-    for name, seconds in zip(run.run_names, run.run_s.tolist(), strict=True):
-        begun = begun or name.startswith(("receive'", "picked", "loss'"))
-        if name.partition(" ")[0] in once:
+    copies = False
+    begun = _backward_begins(run)
+    for k, (name, seconds) in enumerate(zip(run.run_names, run.run_s.tolist(), strict=True)):
+        what = name.partition(" ")[0]
+        if what in _ONCE:
             total_once += seconds
-        elif begun:
+        elif what in _COPIES:
+            copies = True
+        elif k >= begun:
             backward_s += seconds
         else:
             forward_s += seconds
+    if copies:
+        instant = replace(fabric, host_bytes_per_s=inf)
+        free = _played_stage(model, degrees, training, instant, stage)
+        waits = [a - b for a, b in zip(_halves(run), _halves(free), strict=True)]
+        forward_s, backward_s = forward_s + max(0.0, waits[0]), backward_s + max(0.0, waits[1])
     return forward_s, backward_s, total_once, run
+
+
+_ONCE = ("gather", "unpack", "pack", "reduce", "free", "optimizer", "outputs")
+_COPIES = ("offload", "fetch")
+
+
+def _played_stage(
+    model: Architecture,
+    degrees: Degrees,
+    training: Training,
+    fabric: Fabric,
+    stage: StageParts,
+) -> Simulation:
+    step = RankStep(model, degrees, training, fabric, [stage], one_stream=False)
+    written = step.write([Action("F", stage.number, 0), Action("B", stage.number, 0)])
+    return simulate(written.graph, written.schedule)
+
+
+def _backward_begins(run: Simulation) -> int:
+    """The first run of the backward."""
+    begins = ("receive'", "picked", "loss'")
+    return next(
+        (k for k, name in enumerate(run.run_names) if name.startswith(begins)), run.num_runs
+    )
+
+
+def _halves(run: Simulation) -> tuple[float, float]:
+    """Seconds until the forward computes no more, and from there to the end."""
+    compute = run.stream_names.index("compute")
+    before = run.run_streams[: _backward_begins(run)] == compute
+    forward_s = float(run.end_s[: before.size][before].max(initial=0.0))
+    return forward_s, run.makespan_s - forward_s

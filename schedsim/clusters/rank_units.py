@@ -50,7 +50,7 @@ class UnitWriter:
     @property
     def graph(self) -> Graph:
         """The graph of the ops that were written."""
-        return Graph("rank", tuple(self.ops), results=tuple(self.results))
+        return Graph.unchecked("rank", tuple(self.ops), {}, 0, results=tuple(self.results))
 
     @property
     def schedule(self) -> Schedule:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
+from .kept_names import split_host
 from .training import Training
 
 
@@ -40,6 +41,21 @@ def split_stages(model: Architecture, degrees: Degrees, training: Training) -> l
         found.append(StageParts(k, range(start, start + size), k == 0, k == count - 1))
         start += size
     return found
+
+
+def layer_policies(training: Training, degrees: Degrees, stage: StageParts) -> list[str]:
+    """The policy of each layer of a stage; the model's last layer is not offloaded.
+
+    Its backward comes right after its forward.
+
+    Examples
+    --------
+    >>> last = StageParts(1, range(2, 4), False, True)
+    >>> layer_policies(Training(recompute="full@host"), Degrees(pipeline=2), last)
+    ['full@host', 'full']
+    """
+    found = training.policies(len(stage.layers), stage.number % degrees.pipeline)
+    return [*found[:-1], split_host(found[-1])[0]] if stage.head and found else found
 
 
 def rank_stages(stages: list[StageParts], degrees: Degrees, rank: int) -> list[StageParts]:

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .float8_layer import gathers_float8, write_layer
-from .layer_ops import LayerOps, kept_tensors, repeated_ops
+from .kept_names import split_host
+from .layer_ops import LayerOps, kept_tensors, offloaded_tensors, repeated_ops
 from .rank_memory import lasting_bytes
-from .stages import StageParts, layer_share, rank_parameters, rank_stages, split_stages
+from .stages import (
+    StageParts,
+    layer_policies,
+    layer_share,
+    rank_parameters,
+    rank_stages,
+    split_stages,
+)
 from .tape import RankOp
 from .training import Training
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCosts:
-    """A layer under one policy: its seconds, its input, its kept bytes, what runs again."""
+    """A layer under one policy: its seconds, its input, its kept bytes, what runs again.
+
+    Of an offloaded layer, input and kept bytes on the device are 0, and `host_bytes` their sum.
+    """
 
     forward_s: float
     backward_s: float
     input_bytes: int
     kept_bytes: int
     again: frozenset[str]
+    host_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _RankParts:
+    """Stages of a rank, its resident bytes, and parameters of each stage before sharding."""
+
+    stages: list[StageParts]
+    lasting_bytes: int
+    of_stages: list[int]
 
 
 class StepBounds:
@@ -39,6 +60,7 @@ class StepBounds:
         self.fabric = fabric
         self._layers: dict[tuple[object, ...], LayerOps] = {}
         self._costs: dict[tuple[object, ...], LayerCosts] = {}
+        self._parts: dict[tuple[Degrees, Training, int], _RankParts] = {}
 
     def time_s(self, degrees: Degrees, training: Training) -> float:
         """Seconds that no order of the micro-batches can beat.
@@ -54,10 +76,27 @@ class StepBounds:
         for rank in range(degrees.pipeline):
             mine = rank_stages(stages, degrees, rank)
             best = max(best, count * sum(times[stage.number] for stage in mine) + before)
+            copied = sum(self._copied_bytes(degrees, training, stage) for stage in mine)
+            best = max(best, count * copied / self._host_rate)
             before += times[rank]
         if degrees.pipeline == 1 and training.state == "fsdp2" and training.zero_stage == 3:
             best = max(best, count * self._shard_links_s(degrees, training))
         return best
+
+    @property
+    def _host_rate(self) -> float:
+        return self.fabric.host_bytes_per_s * self.fabric.link_efficiency
+
+    def _copied_bytes(self, degrees: Degrees, training: Training, stage: StageParts) -> int:
+        """Least bytes copied to the host in a micro-batch; the first input may be a buffer."""
+        costs = self._of_layers(degrees, training, stage)
+        first = self.layer_input_bytes(degrees, training)
+        return max(0, sum(one.host_bytes for one in costs) - first)
+
+    def layer_input_bytes(self, degrees: Degrees, training: Training) -> int:
+        """Bytes of the input of a layer on a rank."""
+        tokens = training.micro_batch(degrees) * training.seq // degrees.context
+        return tokens * self.model.hidden * 2 // degrees.tensor
 
     def _gathered_bytes(self, degrees: Degrees, training: Training) -> int:
         """Least bytes of a parameter of a layer as it is gathered."""
@@ -82,25 +121,37 @@ class StepBounds:
         terms. One is the state at the first backward: the kept tensors of all micro-batches begun
         before it, and the logits. The other is the whole gradients that exist after that backward.
         """
-        stages = rank_stages(split_stages(self.model, degrees, training), degrees, rank)
-        lasting = lasting_bytes(self.model, degrees, training, stages).total
+        parts = self._rank_parts(degrees, training, rank)
+        stages, lasting = parts.stages, parts.lasting_bytes
         count = training.micro_batches(degrees)
         begun = min(count, degrees.pipeline - rank) if degrees.pipeline > 1 else 1
         if training.schedule == "gpipe":
             begun = count
         stage = stages[-1] if training.schedule == "interleaved" else stages[0]
-        held = begun * self._kept_bytes(degrees, training, stage, rank)
+        held = begun * self._kept_bytes(degrees, training, stage)
         if stage.head:
             held += self._logits_bytes(degrees, training)
         if training.state != "fsdp2" or (degrees.pipeline == 1 and training.zero_stage == 3):
             return lasting + held
         # Whole gradients are added up until the last micro-batch; with one group of micro-batches,
         # interleaved stages finish one after another.
-        whole = rank_parameters(self.model, degrees, stages)[0]
-        added = [rank_parameters(self.model, degrees, [one])[0] for one in stages]
         several = count > degrees.pipeline or len(stages) == 1
+        added = parts.of_stages
         sums = (sum(added) if several else max(added)) if count > 1 else 0
+        whole = sum(added)
         return lasting + self._gathered_bytes(degrees, training) * whole + max(held, 4 * sums)
+
+    def _rank_parts(self, degrees: Degrees, training: Training, rank: int) -> _RankParts:
+        """What does not depend on the recomputation, worked out once."""
+        key = degrees, replace(training, recompute="none"), rank
+        if key not in self._parts:
+            stages = rank_stages(split_stages(self.model, degrees, training), degrees, rank)
+            self._parts[key] = _RankParts(
+                stages,
+                lasting_bytes(self.model, degrees, training, stages).total,
+                [rank_parameters(self.model, degrees, [one])[0] for one in stages],
+            )
+        return self._parts[key]
 
     def _logits_bytes(self, degrees: Degrees, training: Training) -> int:
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
@@ -125,24 +176,29 @@ class StepBounds:
         """A layer with `policy`, dense or of experts."""
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
         key = self.layer_key(degrees, training, experts)
-        if (*key, policy) in self._costs:
-            return self._costs[*key, policy]
+        named = policy
+        if (*key, named) in self._costs:
+            return self._costs[*key, named]
         if key not in self._layers:
             self._layers[key] = write_layer(
                 self.model, degrees, training, tokens, self.fabric, experts=experts
             )
         layer = self._layers[key]
+        policy, host = split_host(policy)
         kept = kept_tensors(layer, policy, training)
         again = repeated_ops(layer, kept, training)
         read = {t for op in (*again, *layer.backward) for t in op.reads}
+        kept_bytes = sum(layer.sizes[t] for t in kept & read if t != layer.output)
+        moved = offloaded_tensors(layer, policy, training) if host else ()
         found = LayerCosts(
             sum(self._op_s(op) for op in layer.forward),
             sum(self._op_s(op) for op in (*again, *layer.backward)),
-            layer.sizes["x"],
-            sum(layer.sizes[t] for t in kept & read if t != layer.output),
+            0 if host else layer.sizes["x"],
+            0 if host else kept_bytes,
             frozenset(op.name for op in again),
+            sum(layer.sizes[one] for one in moved),
         )
-        self._costs[*key, policy] = found
+        self._costs[*key, named] = found
         return found
 
     def _op_s(self, op: RankOp) -> float:
@@ -152,9 +208,9 @@ class StepBounds:
         return self.fabric.op_s(op.flops / share, op.float8_flops, op.moved_bytes) + op.link_s
 
     def _of_layers(
-        self, degrees: Degrees, training: Training, stage: StageParts, rank: int
+        self, degrees: Degrees, training: Training, stage: StageParts
     ) -> list[LayerCosts]:
-        policies = training.policies(len(stage.layers), rank)
+        policies = layer_policies(training, degrees, stage)
         return [
             self.layer_costs(degrees, training, self.model.has_experts(number), policy)
             for number, policy in zip(stage.layers, policies, strict=True)
@@ -162,8 +218,7 @@ class StepBounds:
 
     def _stage_s(self, degrees: Degrees, training: Training, stage: StageParts) -> float:
         """Forward and backward of one micro-batch."""
-        rank = stage.number % degrees.pipeline
-        costs = self._of_layers(degrees, training, stage, rank)
+        costs = self._of_layers(degrees, training, stage)
         total = sum(one.forward_s + one.backward_s for one in costs)
         if stage.head:
             tokens = training.micro_batch(degrees) * training.seq // degrees.context
@@ -171,9 +226,7 @@ class StepBounds:
             total += 3 * self.fabric.op_s(2.0 * tokens * self.model.hidden * columns, 0, 0)
         return total
 
-    def _kept_bytes(
-        self, degrees: Degrees, training: Training, stage: StageParts, rank: int
-    ) -> int:
-        costs = self._of_layers(degrees, training, stage, rank)
+    def _kept_bytes(self, degrees: Degrees, training: Training, stage: StageParts) -> int:
+        costs = self._of_layers(degrees, training, stage)
         # The input of the first layer may be a resident buffer.
         return sum(one.kept_bytes for one in costs) + sum(one.input_bytes for one in costs[1:])

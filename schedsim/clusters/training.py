@@ -8,13 +8,14 @@ from ..errors import SchedsimError
 from ..pipelines.orders import ORDERS
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
-from .kept_names import kept_names
+from .kept_names import kept_names, on_host, split_host
 
 RECOMPUTE = ("none", "core", "selective", "full")
 """The policies of a layer. ``none``: nothing. ``core``: attention alone. ``selective``: keep
 attention and every second matrix product, run the rest again (torchtitan's per-op policy).
 ``full``: keep the layer's input alone. Besides, ``keep=q+v+mixed`` keeps what these ops of a layer
-make, and runs the rest again."""
+make, and runs the rest again. ``@host2`` behind a policy offloads: what every second layer keeps
+lies in host memory from its forward to its backward (``@host``: every layer's)."""
 
 STATES = ("fsdp2", "megatron", "bf16")
 """Formats of the model state. ``fsdp2``: fp32 shards of parameter, gradient and two moments, a
@@ -119,6 +120,8 @@ class Training:
         ['none', 'none']
         >>> Training(recompute="full:1,keep=mixed+gate:2").policies(3)
         ['full', 'keep=mixed+gate', 'keep=mixed+gate']
+        >>> Training(recompute="none@host2").policies(3)
+        ['none@host', 'none', 'none@host']
         """
         of_ranks = self.recompute.split("/")
         mine = of_ranks[min(rank, len(of_ranks) - 1)]
@@ -127,14 +130,19 @@ class Training:
         found: list[str] = []
         for part in mine.split(","):
             name, _, count = part.strip().partition(":")
-            known = name in RECOMPUTE or kept_names(name) is not None
-            if not known or (count and not count.isdecimal()):
+            base, every = split_host(name)
+            known = base in RECOMPUTE or kept_names(base) is not None
+            if not known or every is None or (count and not count.isdecimal()):
                 raise SchedsimError(
                     f"--recompute {part!r} is not understood",
                     hint=f"one of {', '.join(RECOMPUTE)}, keep=OP+OP of a layer, or counts of "
-                    "layers: full:4,none:12",
+                    "layers: full:4,none:12; none@host2 offloads what every second layer keeps",
                 )
-            found += [name] * (int(count) if count else num_layers)
+            hosted = on_host(base)
+            found += [
+                hosted if every and not i % every else base
+                for i in range(int(count) if count else num_layers)
+            ]
         found += found[-1:] * (num_layers - len(found))
         return found[:num_layers]
 
@@ -189,7 +197,7 @@ class Training:
     def _check_idle(self, degrees: Degrees) -> None:
         """Refuse settings that would change nothing."""
         sharded, alone = self.state == "fsdp2", degrees.pipeline == 1
-        policies = self.recompute.translate(str.maketrans(",:/", "   ")).split()
+        policies = self.recompute.translate(str.maketrans(",:/@", "    ")).split()
         for given, needed, what, hint in (
             (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
             (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),

@@ -24,11 +24,11 @@ from ..clusters import (
 from ..errors import SchedsimError, did_you_mean
 from ..units import parse_bytes
 
-CLUSTER_RESULTS_VERSION = 1
+CLUSTER_RESULTS_VERSION = 2
 """To be raised when predictions change for the same settings."""
 
 KIND = "cluster"
-_SEARCH = ("global_batch", "effort", "keep")
+_SEARCH = ("global_batch", "effort", "keep", "offload")
 _OWN = ("preset", "devices", "device", "efficiency", "mem", "search", *_SEARCH)
 _DEVICE = "h100-80gb"
 _PLAIN = (str, int, float, bool)

@@ -25,9 +25,10 @@ def searched(
     global_batch: int | None,
     effort: int | None,
     *,
-    launched: bool,
+    offload: bool,
+    framework: str | None,
 ) -> ClusterChoice:
-    """The joint choice, in words of frameworks if it is `launched`."""
+    """The joint choice, in the words of `framework` if it is given."""
     from ...clusters import choose
 
     for option, value in (("--mem", budget), ("--devices", request.devices)):
@@ -41,8 +42,9 @@ def searched(
     assert budget is not None
     assert request.devices is not None
     sequences = request.devices if global_batch is None else global_batch
+    words |= {"offload": offload, "framework": framework}
     with working("choosing"):
-        return choose(request.preset, budget, global_batch=sequences, keep=not launched, **words)
+        return choose(request.preset, budget, global_batch=sequences, **words)
 
 
 def search_document(choice: ClusterChoice) -> dict[str, Any]:

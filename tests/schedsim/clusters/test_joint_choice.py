@@ -24,21 +24,23 @@ from schedsim.clusters.step_bounds import StepBounds
 from schedsim.errors import SchedsimError
 
 TINY = Architecture("tiny", 4, 512, 8192, 2048, AttentionSizes(8, 8, 64))
-FABRIC = get_fabric("h100-80gb")
+# A link on which even the small layers here hide their copies.
+FABRIC = replace(get_fabric("h100-80gb"), host_bytes_per_s=2e12, latency_s=1e-6)
 SETTINGS = {"seq": 1024, "compiled_loss": True}
 FIXED = {"context": 1, "tensor": 1}
 
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """A model of four layers, by name."""
+    """A model of four layers, by name, on devices with a fast link to their hosts."""
     monkeypatch.setitem(ARCHITECTURES, "tiny", TINY)
+    monkeypatch.setattr(joint_choice, "get_fabric", lambda name, efficiency: FABRIC)
 
 
-def exhaustive(devices, batch, fixed, *, keep):
+def exhaustive(devices, batch, fixed, *, keep, offload):
     """(reserved bytes, seconds) of every candidate with every recomputation of every rank."""
     space = SearchSpace(devices, batch, fixed, Training(**SETTINGS))
-    ladder = RecomputeLadder(StepBounds(TINY, FABRIC), keep=keep)
+    ladder = RecomputeLadder(StepBounds(TINY, FABRIC), keep=keep, offload=offload)
     for one in space.candidates(TINY, FABRIC):
         stages = split_stages(TINY, one.degrees, one.training)
         sizes = [
@@ -56,13 +58,19 @@ def exhaustive(devices, batch, fixed, *, keep):
 
 
 @pytest.mark.parametrize(
-    ("fixed", "keep"), [(FIXED, False), ({**FIXED, "pipeline": 1}, True)], ids=["plain", "keep"]
+    ("fixed", "keep", "offload"),
+    [
+        (FIXED, False, False),
+        ({**FIXED, "pipeline": 1}, True, True),
+    ],
+    ids=["plain", "keep-and-offload"],
 )
-def test_as_fast_as_the_best_of_all(tiny, fixed, keep):
+def test_as_fast_as_the_best_of_all(tiny, fixed, keep, offload):
     """At budgets from that of the leanest step to that of the largest, and below the leanest."""
-    rows = sorted(exhaustive(2, 4, fixed, keep=keep))
+    rows = sorted(exhaustive(2, 4, fixed, keep=keep, offload=offload))
     assert len(rows) >= 40
     words = {"devices": 2, "global_batch": 4, "effort": 1000, "keep": keep, **fixed, **SETTINGS}
+    words["offload"] = offload
     for place in (0, len(rows) // 4, len(rows) - 1):
         budget = rows[place][0]
         found = choose("tiny", budget, **words)
@@ -72,8 +80,27 @@ def test_as_fast_as_the_best_of_all(tiny, fixed, keep):
     assert choose("tiny", rows[0][0] - 1, **words).best is None
 
 
-def test_less_effort_says_what_it_does_not_know(tiny):
+def test_offloading_in_a_pipeline_is_within_its_bound(tiny):
+    """Every choice of every rank, against the choice made and the bound it claims."""
+    fixed = {**FIXED, "pipeline": 2, "fsdp": 1}
+    rows = sorted(exhaustive(2, 2, fixed, keep=False, offload=True))
+    words = {"devices": 2, "global_batch": 2, "effort": 1000, "keep": False, **fixed, **SETTINGS}
+    hosted = 0
+    for place in (len(rows) // 5, len(rows) // 2, len(rows) * 3 // 4):
+        budget = rows[place][0]
+        found = choose("tiny", budget, **words)
+        least_s = min(seconds for size, seconds in rows if size <= budget)
+        assert found.best.reserved_bytes <= budget
+        assert found.lower_bound_s <= least_s * (1 + 1e-12)
+        assert least_s <= found.best.step_s * (1 + 1e-12)
+        assert found.best.step_s <= choose("tiny", budget, offload=False, **words).best.step_s
+        hosted += "@host" in found.best.training.recompute
+    assert hosted
+
+
+def test_less_effort_says_what_it_does_not_know(tiny, monkeypatch):
     """The bound is that of the best candidate left, and the step still fits."""
+    monkeypatch.setattr(joint_choice, "EFFORT_LAYERS", 1)
     few = choose("tiny", 10**9, devices=4, global_batch=8, effort=1, seq=1024)
     assert few.num_simulated == 1
     assert few.best is not None
@@ -85,7 +112,7 @@ def test_a_search_ends_by_its_work(tiny, monkeypatch):
     """No candidate is begun after so many layers; the bound covers those that are left."""
     words = {"devices": 4, "global_batch": 8, "seq": 1024, "effort": 1000}
     whole = choose("tiny", 10**9, **words)
-    monkeypatch.setattr(joint_choice, "LAYERS", 1 / 1000)
+    monkeypatch.setattr(joint_choice, "EFFORT_LAYERS", 1 / 1000)
     little = choose("tiny", 10**9, **words)
     assert whole.num_simulated > little.num_simulated == 1
     assert whole.optimal
@@ -97,11 +124,15 @@ def test_a_stage_recomputes_what_its_own_memory_needs(tiny):
     words = {"devices": 4, "global_batch": 16, "seq": 4096, "pipeline": 4, "effort": 2}
     words |= {"state": "megatron", "compiled_loss": True}
     loose = choose("tiny", 10**11, **words)
-    tight = choose("tiny", loose.best.reserved_bytes * 6 // 10, **words)
+    budget = loose.best.reserved_bytes * 6 // 10
+    tight = choose("tiny", budget, offload=False, **words)
     parts = tight.best.training.recompute.split("/")
     assert len(set(parts)) > 1
     assert kept_names(parts[0])
     assert parts[-1] == "none"
+    hosted = choose("tiny", budget, **words).best
+    assert hosted.training.recompute.split("/")[0].endswith("@host")
+    assert hosted.step_s <= tight.best.step_s
 
 
 def test_not_worse_than_the_published_settings():

@@ -6,6 +6,7 @@ from schedsim.clusters import Degrees, Training, get_architecture, get_fabric
 from schedsim.clusters.rank_memory import rank_actions
 from schedsim.clusters.rank_step import RankStep, kind_of
 from schedsim.clusters.stages import rank_stages, split_stages
+from schedsim.dataflow.graph import Graph
 from schedsim.simulation.simulator import simulate
 
 
@@ -41,6 +42,20 @@ CASES = [
         ),
     ),
     ("mixtral-8x7b", Degrees(fsdp=8, expert=8), Training(seq=256, recompute="selective")),
+    ("llama3.2-1b", Degrees(fsdp=8), Training(seq=512, recompute="selective@host2")),
+    ("mixtral-8x7b", Degrees(fsdp=8, expert=8), Training(seq=256, recompute="keep=mixed@host")),
+    (
+        "llama3.2-1b",
+        Degrees(pipeline=4),
+        Training(
+            seq=512, batch=8, schedule="zero-bubble", num_micro_batches=8, recompute="none@host"
+        ),
+    ),
+    (
+        "gpt-22b",
+        Degrees(tensor=8, pipeline=2),
+        Training(seq=256, batch=2, state="megatron", regather=True, recompute="full@host"),
+    ),
     ("deepseek-v2-lite", Degrees(fsdp=4, expert=4), Training(seq=256, recompute="full")),
     (
         "gpt-22b",
@@ -60,7 +75,8 @@ def test_steps_are_legal_on_every_rank(name, degrees, training):
     """The simulator takes them; every layer runs once a micro-batch, forward and backward."""
     for rank in {0, degrees.pipeline - 1}:
         step = written(name, degrees, training, rank)
-        run = simulate(step.graph, step.schedule)
+        graph = Graph("rank", step.graph.ops, results=step.graph.results)  # checked, op by op
+        run = simulate(graph, step.schedule)
         counts = {}
         for op in run.run_names:
             if not op.endswith(" w"):

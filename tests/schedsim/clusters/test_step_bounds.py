@@ -30,6 +30,12 @@ CASES = [
         Training(seq=512, batch=8, num_micro_batches=8, schedule="zero-bubble"),
     ),
     ("llama3.2-1b", Degrees(pipeline=2, tensor=2), Training(seq=512, batch=4, state="megatron")),
+    (
+        "llama3.2-1b",
+        Degrees(fsdp=2, pipeline=4),
+        Training(seq=1024, batch=4, recompute="none@host2"),
+    ),
+    ("llama3.2-1b", Degrees(fsdp=8), Training(seq=1024, recompute="none@host:4,full@host2:12")),
     ("deepseek-v2-lite", Degrees(fsdp=8, expert=4), Training(seq=512, recompute="selective")),
     ("mixtral-8x7b", Degrees(fsdp=8, tensor=2, expert=8), Training(seq=512, compiled_loss=True)),
 ]
