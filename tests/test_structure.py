@@ -156,7 +156,14 @@ HOMONYMS = {
         "files/workload_files.py",
     },
     "cuts": {"pipelines/pipeline.py", "pipelines/plan_file.py"},  # of a pipeline into stages
-    "offload": {"export/to_maxtext.py"},  # a place of its configuration
+    "offload": {
+        "export/to_maxtext.py",  # a place of its configuration
+        "clusters/rank_memory.py",  # an op of a rank
+        "clusters/rank_time.py",
+        "clusters/joint_choice.py",  # whether the search of a cluster may
+        "cli/shown/cluster_choice.py",
+        "sweeps/cluster_runs.py",
+    },
     "store_all": {"analysis/explanation.py"},  # a field of its document
     "frontier": {"cli/plot/curve_pictures.py"},  # schedsim plot frontier
 }

@@ -12,6 +12,8 @@ _OF_UNITS = {
 _OF_STAGES = {
     "receive": "the message with the input of",
     "receive'": "the message with the gradient of the input of",
+    "offload": "copying to the host what is kept of",
+    "fetch": "copying back what was kept of",
 }
 _OF_CHUNKS = {"wide": "the wide logits", "loss": "the loss", "picked": "the loss's gradient"}
 _OF_ENDS = {"embed": "the embedding", "norm": "the last norm", "logits": "the head"} | _OF_CHUNKS
@@ -50,7 +52,8 @@ def in_words(op: str) -> str:
     if len(rest) < 2 or not rest[0].isdecimal():
         return op
     weights = "'s weights" if rest[-1] == "w" else ""
-    return f"{back}{own}{weights}{_in(rest)}"
+    again = " again" if rest[-1] == "again" else ""
+    return f"{back}{own}{weights}{again}{_in(rest)}"
 
 
 def _in(rest: list[str]) -> str:

@@ -16,6 +16,9 @@ NAMES = {
     "add d.n1.whole+0 31 0": "adding up the gradient of n1.whole in layer 31, micro-batch 0",
     "k.turned.wide' 4 1": "the backward of k.turned.wide in layer 4, micro-batch 1",
     "outputs": "outputs",
+    "offload 3 1": "copying to the host what is kept of layer 3, micro-batch 1",
+    "fetch 3 1": "copying back what was kept of layer 3, micro-batch 1",
+    "gate 3 1 again": "gate again in layer 3, micro-batch 1",
 }
 
 

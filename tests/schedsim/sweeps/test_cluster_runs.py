@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -93,3 +95,22 @@ def test_refusals(item, says):
     """The place of the mistake is named."""
     with pytest.raises(SchedsimError, match=says):
         read_clusters([item], "clusters")
+
+
+@pytest.mark.slow
+def test_settings_of_clusters_over_dask(tmp_path):
+    """A dask cluster of this machine writes the file that one process writes, refusals included."""
+    pytest.importorskip("distributed")
+    path = tmp_path / "c.toml"
+    path.write_text(
+        "clusters = [\n"
+        '{preset = "llama3.2-1b", devices = [2, 4], seq = 512, recompute = ["full@host", "fit"]},\n'
+        '{preset = "llama3.2-1b", devices = 4, tensor = 3}]\n'
+    )
+    for name, more in (("here.jsonl", ()), ("dask.jsonl", ("--backend", "dask", "--jobs", "2"))):
+        command = [sys.executable, "-m", "schedsim", "sweep", path, "-o", tmp_path / name, *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+        assert "1 of 5 runs ended with an error" in done.stderr
+    rows = (tmp_path / "here.jsonl").read_bytes()
+    assert rows == (tmp_path / "dask.jsonl").read_bytes()
+    assert rows.count(b"\n") == 5
