@@ -158,7 +158,8 @@ HOMONYMS = {
     "cuts": {"pipelines/pipeline.py", "pipelines/plan_file.py"},  # of a pipeline into stages
     "offload": {
         "export/to_maxtext.py",  # a place of its configuration
-        "clusters/rank_memory.py",  # an op of a rank
+        "clusters/op_words.py",  # an op of a rank
+        "clusters/rank_memory.py",
         "clusters/rank_time.py",
         "clusters/joint_choice.py",  # whether the search of a cluster may
         "cli/shown/cluster_choice.py",
