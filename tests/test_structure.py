@@ -162,7 +162,6 @@ HOMONYMS = {
         "clusters/rank_memory.py",
         "clusters/rank_time.py",
         "clusters/joint_choice.py",  # whether the search of a cluster may
-        "cli/shown/cluster_choice.py",
         "sweeps/cluster_runs.py",
     },
     "store_all": {"analysis/explanation.py"},  # a field of its document

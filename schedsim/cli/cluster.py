@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--global-batch", type=int, help="With --search: sequences per step; one per device by default."
 )
-@click.option("--effort", type=int, help="With --search: work, about seconds on one core [40].")
-@click.option("--no-offload", is_flag=True, help="With --search: keep nothing in host memory.")
+@click.option("--effort", type=int, help="With --search: the most candidates to simulate [40].")
 @click.option("--launch", help="Also print the settings for torchtitan or megatron.")
 @cluster_options
 def command(request: ClusterRequest, **asked: Any) -> int:
@@ -58,7 +57,6 @@ def command(request: ClusterRequest, **asked: Any) -> int:
             budget,
             asked["global_batch"],
             asked["effort"],
-            offload=not asked["no_offload"],
             framework=asked["launch"],
         )
         if choice.best is None:
@@ -68,8 +66,6 @@ def command(request: ClusterRequest, **asked: Any) -> int:
         for option, name in (("--global-batch", "global_batch"), ("--effort", "effort")):
             if asked[name] is not None:
                 raise SchedsimError(f"{option} belongs to --search", hint="add --search")
-        if asked["no_offload"]:
-            raise SchedsimError("--no-offload belongs to --search", hint="add --search")
         found = _predicted(request, budget)
     if asked["output"] is not None:
         from ..simulation.trace import write_trace

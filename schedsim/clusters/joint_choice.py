@@ -272,8 +272,8 @@ def choose(
     global_batch
         Sequences of a step on all devices together.
     effort
-        Work: no candidate is begun after so many times `EFFORT_LAYERS` simulated layers. The lower
-        bound is then the least of the candidates that are left.
+        The most candidates to simulate; none is begun after `EFFORT_LAYERS` simulated layers for
+        each. The lower bound is then the least of the candidates that are left.
     **options
         Degrees, which are then fixed, and settings of `schedsim.clusters.Training`, except those
         that the search chooses: ``batch``, ``num_micro_batches``, ``schedule``, ``num_chunks``,
@@ -328,7 +328,7 @@ def choose(
     for candidate in able:
         if candidate.bound_s >= best_s:
             continue
-        if search.num_layers >= EFFORT_LAYERS * effort:
+        if tried >= effort or search.num_layers >= EFFORT_LAYERS * effort:
             left.append(candidate.bound_s)
             continue
         tried += 1

@@ -25,7 +25,6 @@ def searched(
     global_batch: int | None,
     effort: int | None,
     *,
-    offload: bool,
     framework: str | None,
 ) -> ClusterChoice:
     """The joint choice, in the words of `framework` if it is given."""
@@ -42,7 +41,7 @@ def searched(
     assert budget is not None
     assert request.devices is not None
     sequences = request.devices if global_batch is None else global_batch
-    words |= {"offload": offload, "framework": framework}
+    words["framework"] = framework
     with working("choosing"):
         return choose(request.preset, budget, global_batch=sequences, **words)
 
