@@ -14,9 +14,10 @@ from ..measure import Meter, storage_bytes
 from ..ranks import ALONE, Ranks
 from ..torch_private.pytrees import tree_flatten, tree_map_only
 from .block_program import BlockProgram
+from .bundles import detached
 from .gradients_made import MadeGradients
 from .parts import StepInputs
-from .runtime import BlockStep, StepLayout, detached
+from .runtime import BlockStep, StepLayout
 from .sizes import Sizes
 from .step_copies import check_movable
 from .transfers import Mover

@@ -11,41 +11,29 @@ no_grad.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import saved_tensors_hooks
 
 from schedsim.errors import SchedsimError
 
 from ..guards.watched_places import NO_PLACES, Places
-from ..torch_private.module_tables import gradient_hooks
-from ..torch_private.pytrees import tree_flatten, tree_map_only, tree_unflatten
+from ..torch_private.pytrees import tree_flatten, tree_unflatten
 from ..torch_private.storage_refs import storage_key
+from .autograd_ends import ANCHOR, START, Gate, bundle_of, compact
 from .block_program import BlockProgram, BlockRun
+from .bundles import Bundle, BundleState, detached, holding, leaves_of, packing, place_in
+from .first_conditions import FirstConditions, FirstStates
 from .parts import Part, StepInputs
-from .repeated_forward import (
-    AutocastState,
-    Buffers,
-    RandomState,
-    copies,
-    frozen_statistics,
-    replaced_buffers,
-)
+from .repeated_forward import AutocastState, Buffers
 from .sharded import Sharding
 from .step_copies import Copies
 from .transfers import Mover
-
-ANCHOR = torch.empty((), requires_grad=True)
-"""Makes the outputs of our autograd functions require a gradient; it never gets one itself."""
-
-_START = torch.ones(())
-"""The gradient that starts a block's backward: its value does not matter (see `_Outlet`)."""
 
 
 class Observer(Protocol):
@@ -100,116 +88,6 @@ class StepLayout:
     shared: Sequence[tuple[nn.Parameter, ...]] = ()
 
 
-@dataclass
-class _BundleState:
-    """Where a bundle finds its inputs while its backward runs, and leaves their gradients.
-
-    `given`: gradients of the block's output, which the backward takes out. `summing`: parameters
-    to whose gradients the backward adds, by the engine's own sums. `held`: the tensors that
-    the bundle keeps, where they may be copied to the host. `kept`: keys of the storages that it
-    keeps, or will look for.
-    """
-
-    inputs: Mapping[int, list[Any]] | None = None
-    given: list[Tensor | None] = field(default_factory=list)
-    summing: tuple[nn.Parameter, ...] = ()
-    resident: frozenset[int] = frozenset()
-    gradients: dict[int, list[Tensor | None]] = field(default_factory=dict)
-    held: list[weakref.ref[_HeldContent]] = field(default_factory=list)
-    kept: set[int] = field(default_factory=set)
-
-
-class _HeldContent:
-    """A saved tensor in a place where it can be taken out and put back."""
-
-    __slots__ = ("__weakref__", "content")
-
-    def __init__(self, content: Any) -> None:
-        self.content = content  # a tensor, a `_Place`, or None while the tensor is elsewhere
-
-    def take_from(self, number: int, value: Any) -> None:
-        """Hold the tensor itself, where it is a view of this value."""
-        if isinstance(self.content, _Place) and self.content.value == number:
-            self.content = self.content.of(leaves_of(value))
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A saved tensor that is a view of an input: number of the value, its leaf, and the view."""
-
-    value: int
-    leaf: int
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-    def of(self, leaves: Sequence[Any]) -> Tensor:
-        """The view of the value's leaf."""
-        source: Tensor = leaves[self.leaf]
-        return source.as_strided(self.size, self.stride, self.offset)
-
-
-@dataclass
-class _Bundle:
-    """The tensors that a forward kept: the autograd graph, held by its outlet."""
-
-    outlet: Any  # the edge where its backward starts, None where no gradient flows
-    takes: tuple[int, ...]  # the leaves of the output whose gradients go in there
-    cell: _BundleState
-
-
-class _Gate(torch.autograd.Function):
-    """Passes tensors into a block, and their gradients out of the block into a cell.
-
-    No leaf tensor is involved, because the graph would keep it alive.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, cell: _BundleState, value: int, anchor: Tensor, *tensors: Tensor) -> Any:
-        ctx.cell, ctx.value = cell, value
-        ctx.set_materialize_grads(False)
-        return tuple(tensor.detach() for tensor in tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        ctx.cell.gradients[ctx.value] = [g if g is None else compact(g) for g in gradients]
-        return (None, None, None, *(None for _ in gradients))
-
-
-class _Outlet(torch.autograd.Function):
-    """The end of a block, where the gradients of its output go in.
-
-    It takes them from the cell, so that none is held once the block has used it. `backward` holds
-    the gradients that it is called with until it is over, as a plain step does not. The gradients
-    that later blocks have made for parameters of this one go in, too: so autograd adds to them in
-    place, as it does in a plain step, and does not make a sum of its own first.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, cell: _BundleState, *outputs: Tensor) -> Tensor:
-        ctx.cell = cell
-        return _START.detach()
-
-    @staticmethod
-    def backward(ctx: Any, _start: Tensor) -> Any:
-        given, ctx.cell.given = ctx.cell.given, []
-        return (None, *given, *(_taken(p, ctx.cell.resident) for p in ctx.cell.summing))
-
-
-def _taken(parameter: nn.Parameter, resident: frozenset[int]) -> Tensor | None:
-    """The gradient of a parameter, which it has no longer; ``None`` for one to leave alone.
-
-    Left alone are gradients from before the step, and those that somebody watches, as the hooks of
-    other ranks may, which cannot be seen.
-    """
-    gradient = parameter.grad
-    ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if gradient is None or id(parameter) in resident or gradient_hooks(parameter) or ranks:
-        return None
-    parameter.grad = None
-    return gradient
-
-
 class BlockStep:
     """One step: the values, bundles and gradients that are alive, and how each op runs on them."""
 
@@ -226,13 +104,10 @@ class BlockStep:
         self.copies = Copies(self, mover) if program.has_copies and mover is not None else None
         self.values: dict[int, Any] = {}
         self.gradients: dict[tuple[int, int], list[Tensor | None]] = {}
-        self.bundles: dict[int, _Bundle] = {}
+        self.bundles: dict[int, Bundle] = {}
         self.counts: dict[str, int] = {}
-        self._autocast = AutocastState.now(layout.devices)
-        self._random: dict[int, RandomState] = {}
-        self._buffers: dict[int, Buffers] = {}
-        self._python: dict[int, list[Any]] = {}
-        self._loss: _Bundle | None = None
+        self._first = FirstStates(AutocastState.now(layout.devices))
+        self._loss: Bundle | None = None
         shared = {id(p): p for group in layout.shared for p in group}
         self.resident = frozenset(i for i, p in shared.items() if p.grad is not None)
 
@@ -333,16 +208,16 @@ class BlockStep:
 
     def _saving(self, part: Part, index: int, left_alone: bool = False) -> Any:
         shared = self.layout.shared
-        cell = _BundleState(summing=shared[index] if shared else (), resident=self.resident)
+        cell = BundleState(summing=shared[index] if shared else (), resident=self.resident)
         hooks = _NOTHING if left_alone else saved_tensors_hooks(*self._packing(part.reads, cell))
         with torch.enable_grad(), hooks:
             out = part.call(self.inputs, *self._gated(part.reads, cell))
         if self.copies is not None:
-            _place_in(cell, index + 1, out)
-        self.bundles[index] = _bundle(out, cell)
+            place_in(cell, index + 1, out)
+        self.bundles[index] = bundle_of(out, cell)
         return out
 
-    def _gated(self, reads: Sequence[int], cell: _BundleState) -> list[Any]:
+    def _gated(self, reads: Sequence[int], cell: BundleState) -> list[Any]:
         """The values read; tensors that take part in gradients are behind a gate."""
         gated = []
         for value in reads:
@@ -351,7 +226,7 @@ class BlockStep:
             through = [i for i, wanted in enumerate(needs) if wanted]
             if through:
                 leaves, spec = tree_flatten(tree)
-                apply: Any = _Gate.apply
+                apply: Any = Gate.apply
                 passed = apply(cell, value, ANCHOR, *(leaves[i] for i in through))
                 for i, tensor in zip(through, passed, strict=True):
                     leaves[i] = tensor
@@ -359,50 +234,35 @@ class BlockStep:
             gated.append(tree)
         return gated
 
-    def _packing(self, reads: Sequence[int], cell: _BundleState) -> tuple[Any, Any]:
+    def _packing(self, reads: Sequence[int], cell: BundleState) -> tuple[Any, Any]:
         places: dict[int, tuple[int, int, torch.dtype]] = {}
         for value in reads:
             for i, leaf in enumerate(leaves_of(self.values.get(value))):
                 if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
                     places[storage_key(leaf)] = (value, i, leaf.dtype)
-
-        if self.copies is not None:
-            return _holding(places, cell)
-
-        def pack(tensor: Tensor) -> Any:
-            # Detached: an output saved by its own node would keep that node alive, by a reference
-            # cycle.
-            if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
-                return tensor.detach()
-            cell.kept.add(storage_key(tensor))
-            return _placed(tensor, places) or tensor.detach()
-
-        def unpack(packed: Any) -> Tensor:
-            return packed if not isinstance(packed, _Place) else _looked_up(packed, cell)
-
-        return pack, unpack
+        return packing(places, cell) if self.copies is None else holding(places, cell)
 
     def _as_the_first_time(self, run: BlockRun) -> Any:
-        if run.first and run.last and not self._autocast.devices:
+        if run.first and run.last and not self._first.autocast.devices:
             return _NOTHING
-        return _Conditions(self, run)
+        return FirstConditions(self.layout, self._first, run)
 
     # Loss
 
     def _loss_forward(self) -> Tensor:
         last = len(self.layout.parts)
-        loss, cell = self.layout.loss, _BundleState()
+        loss, cell = self.layout.loss, BundleState()
         if loss is None:
             out = self.values[last]
-            self._loss = _Bundle(None, (), cell)
+            self._loss = Bundle(None, (), cell)
         else:
             with (
-                self._autocast.entered() if self._autocast.devices else _NOTHING,
+                self._first.autocast.entered() if self._first.autocast.devices else _NOTHING,
                 torch.enable_grad(),
                 saved_tensors_hooks(*self._packing((last,), cell)),
             ):
                 out = loss(*self._gated((last,), cell), *self.inputs.extra)
-            self._loss = _bundle(out, cell)
+            self._loss = bundle_of(out, cell)
             if self.layout.releases_output:
                 self._release_output(cell)
         if not isinstance(out, Tensor) or out.numel() != 1:
@@ -413,7 +273,7 @@ class BlockStep:
             )
         return compact(out.detach())
 
-    def _release_output(self, cell: _BundleState) -> None:
+    def _release_output(self, cell: BundleState) -> None:
         """Drop the model's output if neither the loss nor the last part keeps it.
 
         The plain step drops it, too; logits are a large part of the peak.
@@ -459,14 +319,14 @@ class BlockStep:
         return sums
 
     def _pulled(
-        self, bundle: _Bundle, reads: Sequence[int], made: int = -1
+        self, bundle: Bundle, reads: Sequence[int], made: int = -1
     ) -> dict[int, list[Tensor | None]]:
         """Run a bundle's backward; for each value read, gradients of the leaves that need one."""
         cell = bundle.cell
         if bundle.outlet is not None and any(gradient is not None for gradient in cell.given):
             there = reads if self.copies is None else (*reads, made)
             cell.inputs = {v: leaves_of(self.values.get(v)) for v in there}
-            torch.autograd.backward([bundle.outlet], [_START])
+            torch.autograd.backward([bundle.outlet], [START])
             cell.inputs = None
         found: dict[int, list[Tensor | None]] = {}
         for value in reads:
@@ -481,143 +341,4 @@ class BlockStep:
         return found
 
 
-def _looked_up(place: _Place, cell: _BundleState) -> Tensor:
-    assert cell.inputs is not None
-    return place.of(cell.inputs[place.value])
-
-
-def _holding(
-    places: Mapping[int, tuple[int, int, torch.dtype]], cell: _BundleState
-) -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]:
-    """Pack and unpack for tensors that may be copied to the host in between."""
-
-    def pack(tensor: Tensor) -> Any:
-        content: Any = tensor.detach()
-        if tensor.layout == torch.strided and not (tensor.is_conj() or tensor.is_neg()):
-            cell.kept.add(storage_key(tensor))
-            content = _placed(tensor, places) or content
-        held = _HeldContent(content)
-        cell.held.append(weakref.ref(held))
-        return held
-
-    def unpack(held: Any) -> Tensor:
-        content = held.content
-        assert content is not None, "a bundle is read while it is in host memory"
-        return _looked_up(content, cell) if isinstance(content, _Place) else content
-
-    return pack, unpack
-
-
-def _placed(tensor: Tensor, places: Mapping[int, tuple[int, int, torch.dtype]]) -> _Place | None:
-    """`tensor` as a view of one of the values in `places`, by storage."""
-    found = places.get(storage_key(tensor))
-    if found is None or found[2] != tensor.dtype:
-        return None
-    view = (tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-    return _Place(found[0], found[1], *view)
-
-
-def _place_in(cell: _BundleState, value: int, out: Any) -> None:
-    """Take what a bundle keeps of its part's own output from there, as the output may leave."""
-    places = {
-        storage_key(leaf): (value, i, leaf.dtype)
-        for i, leaf in enumerate(leaves_of(out))
-        if isinstance(leaf, Tensor) and leaf.layout == torch.strided
-    }
-    for reference in cell.held:
-        held = reference()
-        if held is not None and isinstance(held.content, Tensor):
-            held.content = _placed(held.content, places) or held.content
-
-
-def _bundle(out: Any, cell: _BundleState) -> _Bundle:
-    leaves = leaves_of(out)
-    takes = [i for i, t in enumerate(leaves) if isinstance(t, Tensor) and t.requires_grad]
-    if not takes:
-        return _Bundle(None, (), cell)
-    apply: Any = _Outlet.apply
-    with torch.enable_grad():
-        end = apply(cell, *(leaves[i] for i in takes), *cell.summing)
-    return _Bundle(get_gradient_edge(end), tuple(takes), cell)
-
-
-def leaves_of(tree: Any) -> list[Any]:
-    """The leaves of a tree; most trees are a single tensor."""
-    return [tree] if isinstance(tree, Tensor) else tree_flatten(tree)[0]
-
-
-def detached(tree: Any) -> Any:
-    """The tree with its tensors detached from autograd."""
-    return tree.detach() if isinstance(tree, Tensor) else tree_map_only(Tensor, Tensor.detach, tree)
-
-
-def compact(tensor: Tensor) -> Tensor:
-    """`tensor`, copied if it is a piece of a larger storage that it would keep alive.
-
-    The gradient of a concatenated tensor is a view of the whole gradient, and the gradient of a
-    mean over differences may share the storage of the differences.
-    """
-    own = tensor.numel() * tensor.element_size()
-    return tensor if tensor.untyped_storage().nbytes() <= own else tensor.clone()
-
-
 _NOTHING: Any = nullcontext()
-
-
-class _Conditions:
-    """Entered around a forward run: restores random numbers, buffers and casts of the first run."""
-
-    def __init__(self, step: BlockStep, run: BlockRun) -> None:
-        self.step, self.run = step, run
-
-    def __enter__(self) -> None:
-        step, run, layout = self.step, self.run, self.step.layout
-        index = run.index
-        self.contexts = [step._autocast.entered()]
-        self.before: RandomState | None = None
-        once = run.first and run.last
-        if not once:
-            self.before = RandomState.now(layout.devices)
-        if run.first and not once and layout.state[index]:
-            step._buffers[index] = copies(_present(layout.state[index]))
-        self.python: list[Any] | None = None
-        if run.first and not once and layout.python:
-            step._python[index] = layout.python.take()
-        if not run.first and index in step._python:
-            self.python = layout.python.take()
-            layout.python.put(step._python[index])
-        if not run.first:
-            if index in step._random:
-                step._random[index].restore()
-            self.contexts.append(frozen_statistics(layout.parts[index].modules))
-            if index in step._buffers:
-                self.contexts.append(replaced_buffers(step._buffers[index]))
-        for context in self.contexts:
-            context.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        step, run = self.step, self.run
-        for context in reversed(self.contexts):
-            context.__exit__(*error)
-        if self.python is not None:
-            step.layout.python.put(self.python)
-        if self.before is None:
-            return
-        if not run.first:
-            self.before.restore()
-        elif RandomState.now(step.layout.devices) != self.before:
-            step._random[run.index] = self.before  # it drew numbers: repeats must draw the same
-        if run.last:
-            step._random.pop(run.index, None)
-            step._buffers.pop(run.index, None)
-            step._python.pop(run.index, None)
-
-
-def _present(buffers: Buffers) -> Buffers:
-    """The same places with the values that they hold now."""
-    found: Buffers = []
-    for module, name, _ in buffers:
-        value = module._buffers[name]
-        if value is not None:
-            found.append((module, name, value))
-    return found

@@ -15,10 +15,11 @@ from ..first_order import first_order
 from ..torch_private.graph_tasks import goes_to_all_leaves
 from ..torch_private.module_tables import gradient_hooks
 from ..torch_private.pytrees import tree_leaves
+from .autograd_ends import ANCHOR
 from .block_program import BlockProgram
 from .parts import OtherPath, StepInputs
 from .repeated_forward import RandomState
-from .runtime import ANCHOR, BlockStep, Observer, StepLayout
+from .runtime import BlockStep, Observer, StepLayout
 from .transfers import Mover
 
 
