@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import inspect
 import warnings
 from collections import OrderedDict
@@ -12,11 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.plans.plan import Plan
-from schedsim.units import format_bytes, format_seconds
 
 from .block_level.parts import OtherPath
 from .block_level.scheduled_blocks import plain_loss
@@ -38,6 +36,7 @@ from .ranks.one_plan import check_one_plan
 from .step_bound import kept_within
 from .step_check import compare
 from .step_inputs import check_step_inputs
+from .step_key import key_difference, key_digest, step_key
 from .step_planning import (
     BlockLevelWarning,
     CapturedStep,
@@ -49,11 +48,11 @@ from .step_planning import (
     resolved_budget,
     store_all_peak,
 )
+from .step_report import counted, report_dict, report_lines
 from .torch_private.module_tables import tables_of
-from .torch_private.pytrees import tree_flatten
 from .varying_steps import ManySizes, StepWithLoss, are_for_many_sizes, make_step
 from .ways.choices import choose, wanted
-from .ways.way import Way, table
+from .ways.way import Way
 
 SHAPES = ("plan", "raise")
 
@@ -128,12 +127,12 @@ class Rematerialized(nn.Module):
     def _full_key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         """The values that a plan depends on, here and on the ranks that follow the same plan."""
         ranks = self._settings.bound_ranks
-        key = self._key(inputs, keywords)
+        key = step_key(self._model, inputs, keywords)
         return key if ranks.alone else (*key, self._forms_of_all(key, ranks))
 
     def _forms_of_all(self, key: Any, ranks: Ranks) -> tuple[str, ...]:
         """The short form of `key` on each rank; all ranks run this step by one schedule."""
-        rows = ranks.gather_from("start a step", lambda: (_digest(key), self._changes))
+        rows = ranks.gather_from("start a step", lambda: (key_digest(key), self._changes))
         changes = [row[1] for row in rows]
         if len(set(changes)) > 1:
             late = ranks.members[changes.index(min(changes))]
@@ -153,7 +152,7 @@ class Rematerialized(nn.Module):
         # its steps are not those of the others.
         if not self._all_come:
             return replace(settings, ranks=ALONE)
-        rows = ranks.gather((_digest(key), settings.alike()), "compare steps")
+        rows = ranks.gather((key_digest(key), settings.alike()), "compare steps")
         return settings if len(set(rows)) == 1 else replace(settings, ranks=ALONE)
 
     def adopt(self, captured: CapturedStep, plan: Plan, inputs: Any, keywords: Any) -> None:
@@ -238,7 +237,7 @@ class Rematerialized(nn.Module):
             if self._planned and self._shapes == "raise":
                 known = next(iter(self._planned))
                 raise SchedsimError(
-                    f"the step is not as planned: {_difference(known, key)}",
+                    f"the step is not as planned: {key_difference(known, key)}",
                     hint="shapes='plan' plans once for each shape; or pad the inputs",
                 )
             planned: PlannedStep | None = self._keep(
@@ -574,19 +573,6 @@ class Rematerialized(nn.Module):
         num_extra = count_extra_inputs(self._model, loss, len(inputs))
         return plain_loss(self._model, loss, inputs, keywords, num_extra)
 
-    def _key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-        """The values that a plan depends on: forms of inputs, modes, what trains, autocast."""
-        kinds = ("cpu", "cuda")
-        return (
-            _Form(inputs, keywords),
-            *_modes_and_parameters(self._model),
-            tuple(
-                (kind, torch.get_autocast_dtype(kind))
-                for kind in kinds
-                if torch.is_autocast_enabled(kind)
-            ),
-        )
-
     # -- what was planned ---------------------------------------------------------------------
 
     @property
@@ -644,69 +630,11 @@ class Rematerialized(nn.Module):
 
     def counted(self) -> dict[str, int]:
         """Bytes at the predicted peak by what they are; their sum is the peak."""
-        planned = self._last
-        state, plan = planned.captured.state, planned.plan
-        assert plan.schedule is not None
-        workload = planned.captured.workload
-        simulation = plan.simulate(workload)
-        kinds = simulation.by_category()
-        graph = workload.graph
-        made = {t for op in graph.ops if op.phase != "forward" for t in op.writes}
-        made &= set(graph.results)
-        grads = sum(t.size_bytes for t in simulation.live_tensors() if t.name in made)
-        grads += planned.captured.kept_gradients_bytes
-        found = {
-            "parameters": state.parameters_bytes,
-            "buffers": state.buffers_bytes,
-            "gradients": grads,
-            "optimizer": state.optimizer_bytes,
-            "extra": state.extra_bytes,
-            "workspace": kinds["workspace"],
-        }
-        found["activations"] = simulation.peak_bytes - sum(found.values())
-        return found
+        return counted(self._last)
 
     def report(self) -> str:
         """A report for people: what was counted and how, the predicted peak and overhead."""
-        planned = self._last
-        plan, state = planned.plan, planned.captured.state
-        size = len(planned.captured.workload.op_names)
-        lines = [
-            f"{plan.workload.name} by {planned.captured.level} ({size} ops), "
-            f"budget {format_bytes(plan.budget_bytes)}: {plan.status} ({plan.planner})"
-        ]
-        notes = {
-            "gradients": "resident throughout"
-            if planned.captured.kept_gradients_bytes
-            else "where they are made",
-            "optimizer": state.optimizer_source,
-            "activations": "with inputs, and gradients of activations",
-        }
-        for name, size_bytes in self.counted().items():
-            if size_bytes or name in notes:
-                note = f"  ({notes[name]})" if name in notes else ""
-                lines.append(f"  {name:<14}{format_bytes(size_bytes)}{note}")
-        assert plan.peak_bytes is not None
-        lines.append(f"  predicted peak {format_bytes(plan.peak_bytes)}")
-        lines.append(f"  store-all peak {format_bytes(planned.store_all_bytes)}")
-        if planned.measured_bytes is not None:
-            lines.append(f"  measured peak  {format_bytes(planned.measured_bytes)}")
-        if plan.overhead is not None and plan.gap is not None:
-            lines.append(
-                f"  overhead       {plan.overhead:+.2%}, at most {plan.gap:.2%} of it spare"
-            )
-        if gathering := getattr(planned.module, "gathering", ""):
-            lines.append(f"  communication  {gathering}")
-        lines.append(f"  check          {planned.check_note}")
-        num = planned.captured.num_parts
-        if num > 1 and plan.makespan_s is not None:
-            lines.append(
-                f"  micro-batches  {num}, each {format_seconds(plan.makespan_s)}; "
-                f"a step {format_seconds(num * plan.makespan_s)}"
-            )
-        lines += [f"  {line}" for line in (table(list(planned.ways)) if planned.ways else [])]
-        lines += [f"  note: {note}" for note in planned.captured.notes]
-        return "\n".join([*lines, *self._many_sizes.reports])
+        return "\n".join([*report_lines(self._last), *self._many_sizes.reports])
 
     @property
     def ways(self) -> list[Way]:
@@ -715,18 +643,7 @@ class Rematerialized(nn.Module):
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `report`, for JSON."""
-        planned = self._last
-        return {
-            "level": planned.captured.level,
-            "budget_bytes": planned.plan.budget_bytes,
-            "peak_bytes": planned.plan.peak_bytes,
-            "measured_bytes": planned.measured_bytes,
-            "store_all_bytes": planned.store_all_bytes,
-            "num_parts": planned.captured.num_parts,
-            "check": planned.check_note,
-            "counted_bytes": self.counted(),
-            "ways": [way.to_dict() for way in planned.ways],
-        }
+        return report_dict(self._last)
 
     # -- being the model ----------------------------------------------------------------------
 
@@ -805,78 +722,3 @@ class _Forward:
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         return self._step(inputs, keywords)
-
-
-class _Form:
-    """The form of a step's inputs: how they are nested, shapes, strides, types, constants."""
-
-    def __init__(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        leaves, spec = tree_flatten((tuple(inputs), dict(keywords)))
-        self.positional = inputs and tuple(type(item).__name__ for item in inputs)
-        self.leaves = tuple(_leaf(leaf) for leaf in leaves)
-        self.spec = str(spec)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Form):
-            return NotImplemented
-        return (self.spec, self.leaves) == (other.spec, other.leaves)
-
-    def __hash__(self) -> int:
-        return hash((self.spec, self.leaves))
-
-
-def _modes_and_parameters(model: nn.Module) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Which submodules train, and the forms of all parameters, in one order.
-
-    Every step asks: `named_modules` and `named_parameters`, which make paths, take four times as
-    long.
-    """
-    modes: list[bool] = []
-    forms: list[Any] = []
-    pending, seen = [model], {id(model)}
-    while pending:
-        module = pending.pop()
-        modes.append(module.training)
-        for p in module._parameters.values():
-            if p is not None:
-                forms.append((p.requires_grad, p.device.type, p.dtype))
-        for child in module._modules.values():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                pending.append(child)
-    return tuple(modes), tuple(forms)
-
-
-def _leaf(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return repr(leaf)
-    strides = tuple(s for s, size in zip(leaf.stride(), leaf.shape, strict=True) if size != 1)
-    return (tuple(leaf.shape), strides, leaf.dtype, leaf.device.type, leaf.requires_grad)
-
-
-def _digest(key: Any) -> str:
-    """The short form of a key that ranks compare."""
-    form, *rest = key
-    text = repr((form.spec, form.leaves, form.positional, rest))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _difference(known: Any, found: Any) -> str:
-    """The first thing in which two keys differ, in words."""
-    if known[0] != found[0]:
-        pairs = zip(known[0].leaves, found[0].leaves, strict=False)
-        for position, (mine, its) in enumerate(pairs):
-            if mine != its:
-                shapes = [leaf[0] if isinstance(leaf, tuple) else leaf for leaf in (its, mine)]
-                if shapes[0] == shapes[1]:
-                    return f"input {position} is {its} instead of {mine}"
-                return f"input {position} has shape {shapes[0]} instead of {shapes[1]}"
-        return "the inputs are nested otherwise"
-    names = (
-        "",
-        "modules are in other modes",
-        "other parameters train",
-        "autocast differs",
-        "the inputs of another rank are of another form",
-    )
-    return next(n for n, a, b in zip(names, known, found, strict=False) if a != b)
