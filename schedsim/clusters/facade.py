@@ -50,6 +50,8 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
     Degrees(fsdp=8, replicate=1, tensor=8, pipeline=1, context=1, expert=1)
     """
     degrees = Degrees(**given)
+    if devices is not None and (isinstance(devices, bool) or devices < 1):
+        raise SchedsimError(f"--devices {devices!r} is not a whole number, 1 or more")
     if devices is None or degrees.num_devices == devices:
         return degrees
     others = degrees.num_devices // degrees.fsdp if degrees.num_devices else 0

@@ -182,6 +182,11 @@ class Training:
             raise SchedsimError(
                 f"--chunks {self.num_chunks} needs --schedule interleaved", hint="or leave it out"
             )
+        if self.schedule == "interleaved" and self.num_chunks == 1:
+            raise SchedsimError(
+                "--schedule interleaved with one stage a device is the order 1f1b",
+                hint="give --chunks 2 or more",
+            )
         if self.schedule == "interleaved" and count % degrees.pipeline:
             raise SchedsimError(
                 f"{count} micro-batches are not a multiple of {degrees.pipeline} stages",

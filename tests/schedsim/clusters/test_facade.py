@@ -28,3 +28,10 @@ def test_one_call():
     assert (found.degrees.fsdp, found.training.recompute) == (8, "full")
     with pytest.raises(SchedsimError, match="--efficiency 2"):
         schedsim.cluster("llama3.2-1b", efficiency=2)
+
+
+@pytest.mark.parametrize("devices", [0, -8])
+def test_a_number_of_devices_that_is_none(devices):
+    """Named as it was given, not as the degree that would take it."""
+    with pytest.raises(SchedsimError, match=f"--devices {devices} is not"):
+        schedsim.cluster("llama3.2-1b", devices=devices)

@@ -28,6 +28,7 @@ def test_policies_are_spread_over_a_stage():
         ({"recompute": "some"}, Degrees(), "--recompute 'some'"),
         ({"schedule": "other"}, Degrees(), "--schedule 'other' is unknown"),
         ({"num_chunks": 2, "batch": 2}, Degrees(pipeline=2), "needs --schedule interleaved"),
+        ({"schedule": "interleaved", "batch": 2}, Degrees(pipeline=2), "is the order 1f1b"),
         ({"state": "fp8"}, Degrees(), "--state 'fp8' is unknown"),
         ({"zero_stage": 1}, Degrees(), "--zero 1"),
         ({"batch": 0}, Degrees(), "batch 0"),
