@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
@@ -79,6 +80,10 @@ def load_target(text: str, device: str | None = None) -> LoadedTarget:
     'mlp,layers=2,hidden=8,batch=4'
     """
     where = "meta" if device == "meta" else resolve_device(device)
+    if torch.device(where).type == "cuda":
+        # Where parameters lie is part of what is reserved: as in a process that loads them first.
+        gc.collect()
+        torch.cuda.empty_cache()
     kind, colon, rest = text.partition(":")
     if colon and kind == "model":
         name, _, options = rest.partition(",")

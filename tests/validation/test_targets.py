@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import pytest
@@ -134,3 +135,22 @@ def test_a_model_says_which_state_is_counted(level, capsys):
     assert f"gradients {format_bytes_short(size)}" in line
     state = 2 * size + 4 * len(parameters)
     assert f"NOT counted: optimizer state, {format_bytes_short(state)} for AdamW" in line
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_model_that_is_gone_takes_no_room_of_the_next_one():
+    """Also where only the collector of garbage frees it: sizes tried in turn lie as in a new run."""
+    text = "model:mlp,layers=3,hidden=1500,batch=4"
+    gc.collect()
+    gc.disable()
+    try:
+        found = []
+        for _ in range(3):
+            target = load_target(text, "cuda")
+            found.append(torch.cuda.memory_reserved())
+            target.model.itself = [target.model]  # a circle
+            del target
+    finally:
+        gc.enable()
+    assert len(set(found)) == 1
