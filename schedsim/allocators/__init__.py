@@ -115,7 +115,9 @@ def play(
             capacity,
             UNLIMITED if chosen.max_split_bytes is None else chosen.max_split_bytes,
             chosen.expandable_segments,
+            requests.empty_before,
         )
+        result[1][:, : requests.empty_before] = 0  # what is given back does not count
     else:
         from ._arena import run_arena
 

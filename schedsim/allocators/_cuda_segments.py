@@ -172,8 +172,12 @@ def run_caching(
     capacity: int,
     max_split: int,
     expandable: bool,
+    empty_before: int,
 ) -> Any:
     """Play `events`: ``i`` takes a block for item i, ``~i`` frees the block.
+
+    Before event `empty_before`, everything cached is given back; earlier ones are not limited by
+    `capacity`.
 
     Returns the number of events played; a table ``(4, num_events)`` of reserved, allocated and
     loose bytes and of segments after each event; the address of the block of each event; and how
@@ -187,8 +191,12 @@ def run_caching(
     series = np.zeros((4, num_events), np.int64)
     address = np.zeros(num_events, np.int64)
     emptied = 0
+    limit = UNLIMITED if empty_before > 0 else capacity
     for e in range(num_events):
         item = events[e]
+        if e == empty_before:
+            give_back_everything(blocks)
+            limit = capacity
         if item < 0:
             row = row_of[~item]
             address[e] = table[row, ADDRESS]
@@ -212,9 +220,9 @@ def run_caching(
                     give_back_everything(blocks)
                     emptied += 1
                 if expandable:
-                    row = grow(blocks, size, pool, capacity)
+                    row = grow(blocks, size, pool, limit)
                 else:
-                    row = new_segment(blocks, size, pool, capacity)
+                    row = new_segment(blocks, size, pool, limit)
             if row < 0:
                 return e, series, address, emptied
             rest = table[row, SIZE] - size

@@ -120,6 +120,7 @@ def summarize(
     items, events = requests.items[:served], requests.events[:served]
     asked = np.where(items >= 0, 1, -1) * requests.item_bytes[np.where(items >= 0, items, ~items)]
     requested = np.maximum(np.cumsum(asked) - requests.rounding_bytes, 0)
+    requested[: requests.empty_before] = 0
     reserved, allocated, loose, segments = series[:, :served]
     failed = None if fits else int(requests.events[served])
     num_events = requests.num_events if failed is None else max(0, failed)

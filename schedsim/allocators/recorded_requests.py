@@ -83,6 +83,7 @@ class _Player:
                 live_bytes += max(0, size)
         for item in gaps:
             self._give_back(item, -1)
+        empty_before = len(self.items) if grows and gaps else 0
         kept = self.recorded.kept_blocks
         made_bytes = self.recorded.made_at_end_bytes + self.recorded.kept_bytes
         rest = self.given_bytes - live_bytes - made_bytes
@@ -113,6 +114,7 @@ class _Player:
             tuple(self.labels),
             2 * num * self.num_steps,
             rounding_bytes=max(0, -rest),
+            empty_before=empty_before,
         )
 
     def _play(

@@ -39,6 +39,9 @@ class Requests:
     rounding_bytes : int
         How much larger than requested the first items are: blocks that were seen on a device, and
         are resident throughout.
+    empty_before
+        The number of the request before which everything cached goes back to the device: those
+        earlier lay out what is resident. 0 where nothing does.
     """
 
     items: NDArray[np.int64]
@@ -49,6 +52,7 @@ class Requests:
     num_events: int
     num_streams: int = 1
     rounding_bytes: int = 0
+    empty_before: int = 0
 
     def repeated(self, num_steps: int) -> Requests:
         """The same step `num_steps` times; static bytes are requested once."""

@@ -140,7 +140,7 @@ def test_a_model_says_which_state_is_counted(level, capsys):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_model_that_is_gone_takes_no_room_of_the_next_one():
-    """Also where only the collector of garbage frees it: sizes tried in turn lie as in a new run."""
+    """Also where only the collector of garbage frees it: later sizes lie as the first one did."""
     text = "model:mlp,layers=3,hidden=1500,batch=4"
     gc.collect()
     gc.disable()

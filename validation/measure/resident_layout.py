@@ -10,6 +10,9 @@ import torch
 from .storage import storages
 
 SMALL_LIMIT = 1 << 20
+MOST_HOLE = 1 << 36
+"""Addresses further apart are of two segments that grow by themselves."""
+
 GAP_PIECE = 8 << 20
 """Size of the pieces of a gap: of the pool of its segment, and too small for an own segment."""
 
@@ -19,7 +22,8 @@ def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...]
 
     Tensors that are allocated by this layout lie in segments as they do now, once the gaps are
     freed: whether a gradient finds room between parameters is part of what is reserved. Segments
-    that contain none of `tensors` are left out.
+    that contain none of `tensors` are left out. Growing segments of a pool are one, with gaps for
+    the addresses between them, where no memory is: a later request may need more than such a gap.
     """
     kept = {storage.data_ptr() for storage in storages(tensors) if storage.nbytes()}
     number = device.index if device.index is not None else torch.cuda.current_device()
@@ -27,8 +31,8 @@ def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...]
     memory: Any = torch.cuda.memory  # its function is not typed
     segments = [s for s in memory.memory_snapshot() if s["device"] == number]
     found: list[tuple[int, ...]] = []
-    for segment in sorted(segments, key=lambda s: int(s["address"])):
-        pieces = _of_segment(segment["address"], segment["blocks"], kept)
+    for segment in _joined(sorted(segments, key=lambda s: int(s["address"]))):
+        pieces = _of_segment(segment, kept)
         while segment.get("is_expandable") and pieces and pieces[-1] < 0:
             pieces.pop()  # pages that are given back by themselves
         if pieces:
@@ -36,9 +40,32 @@ def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...]
     return tuple(found)
 
 
-def _of_segment(address: int, blocks: Sequence[dict[str, Any]], kept: set[int]) -> list[int]:
+def _joined(segments: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`segments`, by address, with growing ones of a pool and stream as one."""
+    found: list[dict[str, Any]] = []
+    last: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for segment in segments:
+        key = segment.get("segment_type"), segment.get("stream")
+        before = last.get(key)
+        if segment.get("is_expandable") and before is not None:
+            hole = segment["address"] - before["address"] - before["total_size"]
+            if hole <= MOST_HOLE:
+                blank = [{"state": "unmapped", "size": hole}] if hole else []
+                before["blocks"] = [*before["blocks"], *blank, *segment["blocks"]]
+                before["total_size"] += hole + segment["total_size"]
+                continue
+        found.append(dict(segment))
+        if segment.get("is_expandable"):
+            last[key] = found[-1]
+    return found
+
+
+def _of_segment(segment: dict[str, Any], kept: set[int]) -> list[int]:
+    address, blocks = segment["address"], segment["blocks"]
     pieces: list[int] = []
     small = sum(block["size"] for block in blocks) <= 2 * SMALL_LIMIT
+    if segment.get("is_expandable"):
+        small = segment.get("segment_type") == "small"
     gap, anything = 0, False
     for block in blocks:
         if address in kept and block["state"] == "active_allocated":

@@ -297,3 +297,31 @@ def test_gradients_that_the_loop_keeps_are_made_once():
     asked = [requests.item_bytes[i] for i in later_items if i >= 0]
     assert asked.count(5 * MiB) == 4  # two backwards in each of two later steps
     assert balance(requests)[end:].min() >= 16 * MiB
+
+
+def test_growing_segments_are_resident_with_their_gaps():
+    """By hand: 60 MiB do not fit into 40 MiB of free addresses between two resident blocks.
+
+    The first page of 20 MiB and the third hold resident blocks, the second is given back; behind
+    the second block 12 MiB are left of its page, and three pages more are mapped.
+    """
+    step = RecordedStep(
+        ((4 * MiB, *[-(8 * MiB)] * 5, 4 * MiB),),
+        (60 * MiB, 30 * MiB),
+        ("e", "f"),
+        {"F": (0,), "G": (1,)},
+        allocator_options={"expandable_segments": True},
+    )
+    for name, tensor, size, expected in (("F", "e", 60, 100), ("G", "f", 30, 60)):
+        op = schedsim.Op(name, reads=("x",), writes={tensor: size * MiB}, time_s=1.0)
+        graph = schedsim.Graph(
+            "one", (op,), inputs={"x": 8 * MiB}, results=(tensor,), recorded=step
+        )
+        simulation = schedsim.simulate(graph, schedsim.Schedule.from_names([name]))
+        found = allocate(simulation, expandable_segments=True)
+        assert found.peak_reserved_bytes == expected * MiB
+        assert found.peak_allocated_bytes == found.bound_bytes == (8 + size) * MiB
+        assert allocate(simulation, expandable_segments=True, capacity_bytes=expected * MiB).fits
+        assert not allocate(
+            simulation, expandable_segments=True, capacity_bytes=expected * MiB - 1
+        ).fits

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.measure.resident_layout import (  # noqa: E402
     _gap,
+    _joined,
     _of_segment,
     resident_layout,
 )
@@ -36,11 +37,34 @@ def test_a_segment_with_nothing_kept_is_left_out():
         {"size": 5 * MiB, "state": "active_allocated"},
     ]
     start = 1 << 30
-    assert _of_segment(start, blocks, set()) == []
-    found = _of_segment(start, blocks, {start, start + 15 * MiB})
+    segment = {"address": start, "blocks": blocks}
+    assert _of_segment(segment, set()) == []
+    found = _of_segment(segment, {start, start + 15 * MiB})
     assert found[0] == 4 * MiB
     assert found[-1] == 5 * MiB
     assert sum(found[1:-1]) == -11 * MiB
+
+
+def test_growing_segments_of_a_pool_are_one_with_gaps():
+    """In the order of addresses; other pools, other streams and segments of one size are apart."""
+
+    def segment(start, size, kind="large", **more):
+        blocks = [{"size": size * MiB, "state": "active_allocated"}]
+        found = {"address": start * MiB, "total_size": size * MiB, "blocks": blocks, "stream": 0}
+        return found | {"segment_type": kind, "is_expandable": True} | more
+
+    rows = [
+        segment(0, 20), segment(40, 40), segment(100, 2, "small"), segment(120, 20, stream=1),
+        segment(140, 20), segment(200, 20, is_expandable=False), segment(2**30, 20),
+    ]  # fmt: skip
+    first, small, other, plain, far = _joined(rows)
+    kept = {block["address"] for block in rows}
+    assert _of_segment(first, kept)[0] == 20 * MiB
+    pieces = _of_segment(first, kept)
+    assert [piece // MiB for piece in pieces if piece > 0] == [20, 40, 20]
+    assert sum(pieces) == (80 - 20 - 60) * MiB
+    assert [len(row["blocks"]) for row in (small, other, plain, far)] == [1] * 4
+    assert len(rows[0]["blocks"]) == 1
 
 
 @pytest.mark.gpu
