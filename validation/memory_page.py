@@ -170,8 +170,18 @@ def _summary(rows: list[dict[str, Any]]) -> list[str]:
         f"- plans that reserve more than their budget: {len(over)} of {len(plans)}; as many as "
         f"{len(returned)} would on a device with room, where nothing cached is returned to it",
         f"- plans that run where the allocator has their budget alone: {len(fit)} of {len(alone)}",
-        f"- plans that reserve at least 97 % of their budget: {len(used)} of {len(plans)}",
+        f"- plans that reserve at least 97 % of their budget: {len(used)} of {len(plans)}; of the "
+        f"others, {sum(map(_none_faster_fits, plans))} have no faster plan of the exact curve that "
+        "fits",
     ]
+
+
+def _none_faster_fits(row: dict[str, Any]) -> bool:
+    """Whether it was looked for, and not found."""
+    if "faster" not in row:
+        return False
+    reserved = row["faster"]["reserved_bytes"]
+    return reserved is None or bool(reserved > row["budget_bytes"])
 
 
 def _row(row: dict[str, Any]) -> str:

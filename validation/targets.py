@@ -226,10 +226,17 @@ def read_target(
                 hint="leave --remeasure out, or name a device that is here: --device cpu",
             )
         return _for_a_device_elsewhere(text, level, device)
-    target = load_target(text, device)
-    captured = capture_target(
-        target, level, meter=meter, remeasure=remeasure, rounds=rounds, movable=movable
-    )
+    try:
+        target = load_target(text, device)
+        captured = capture_target(
+            target, level, meter=meter, remeasure=remeasure, rounds=rounds, movable=movable
+        )
+    except torch.OutOfMemoryError as error:
+        why = " ".join(str(error).split()).partition(". GPU")[0]
+        raise SchedsimError(
+            f"{text} does not fit the device while its step is measured: {why}",
+            hint="a smaller batch or a shorter sequence",
+        ) from error
     workload = workload_of(captured)
     size = f"{workload.num_stages} stages" if isinstance(workload, Chain) else _ops(workload)
     lines = [f"{text} by {level}: {size}, on {device_name(target.device)}"]

@@ -129,6 +129,8 @@ def faster_schedule(
     The ladder ends at the first rung at which nothing can be better, by the bound before the search
     or by that of the search.
     """
+    if not known_s:
+        return None  # a chain without times
     if is_exact(chain):
         return look(chain, budget_bytes, below_s=known_s).schedule
     best, best_s = None, known_s

@@ -82,7 +82,9 @@ def _show(findings: Findings, top: int) -> None:
         ("  stuck", f"{format_bytes_short(findings.stuck_bytes):>10} in gaps between blocks"),
         (
             "a plan could save",
-            f"at most {format_bytes(findings.savable_bytes)}: activations but for the largest",
+            f"at most {format_bytes(findings.savable_bytes)}: activations but for the largest"
+            if findings.savable_bytes
+            else "nothing: no activations wait for a backward pass in this record",
         ),
     ]
     print_facts(facts)

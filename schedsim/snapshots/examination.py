@@ -10,7 +10,7 @@ from .history import AllocatedBlock, Moment, peak_of, rounded
 from .left_over import left_over_addresses
 from .reading import Snapshot
 from .request_replay import SETTINGS, Replayed, recorded_conf, replays
-from .roles import ACTIVATION, LEFT_OVER, ROLES, place_of, role_of
+from .roles import ACTIVATION, GRADIENT, LEFT_OVER, ROLES, place_of, role_of
 
 SCHEMA = "schedsim.snapshot-findings/1"
 
@@ -50,7 +50,8 @@ class Findings:
         segments, and in gaps between blocks in use.
     savable_bytes
         Activations at the peak except the largest one: an upper limit on what a plan can save.
-        What is left from earlier steps is not among them: the program holds it, not the step.
+        What is left from earlier steps is not among them: the program holds it, not the step. 0
+        where no backward pass was recorded, as in a server, whose caches no plan can shrink.
     settings
         The bytes that the run reserves under the setting that it was recorded under, and would
         under others.
@@ -123,8 +124,17 @@ def examine(snapshot: Snapshot, confs: Iterable[str] | None = None) -> Findings:
     own = recorded_conf(snapshot)
     others = SETTINGS if confs is None else confs
     settings = tuple(replays(snapshot, dict.fromkeys((own, *others))))
-    savable = by_role[ACTIVATION] - largest
+    savable = by_role[ACTIVATION] - largest if _has_backward(snapshot) else 0
     return Findings(peak, reserved, by_role, tuple(groups), cached, stuck, savable, settings)
+
+
+def _has_backward(snapshot: Snapshot) -> bool:
+    """Whether a backward pass made requests; a plan orders what is kept for one.
+
+    A snapshot without events does not tell, and counts as one with.
+    """
+    stacks = {event.frames for event in snapshot.events if event.action == "alloc"}
+    return not stacks or any(role_of(frames) == GRADIENT for frames in stacks)
 
 
 def _unused(moment: Moment) -> tuple[int, int]:

@@ -26,6 +26,9 @@ _ACTIONS = {
     "annotate",
 }
 
+_IN_USE = ("active_allocated", "active_awaiting_free", "active_pending_free")
+"""States of blocks in use; the last two are released, and wait for another stream's work."""
+
 MOST_BYTES = 2**50
 """Sizes beyond this are of no device."""
 
@@ -207,7 +210,7 @@ class _SnapshotReader:
         for block in found["blocks"]:
             size = _size(block["size"])
             address = _number(block.get("address", at))
-            live = block["state"] in ("active_allocated", "active_awaiting_free")
+            live = block["state"] in _IN_USE
             requested = _size(block.get("requested_size", size))
             stack = self._stack(block.get("frames"))
             blocks.append(Held(address, size, requested if live else 0, live, stack))

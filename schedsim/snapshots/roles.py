@@ -13,6 +13,8 @@ ROLES = (PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, LEFT_OVER, WORKSPACE, UNKNO
 
 _WORKSPACE_NAMES = ("CUDABlas", "BlasWorkspace", "cublasLt", "cudnn_frontend", "CudnnWorkspace")
 _BACKWARD_NAMES = ("torch::autograd::Engine", "_engine_run_backward", "AccumulateGrad")
+# What copies gradients into buckets, made in a forward pass: DistributedDataParallel.
+_BUCKET_NAME, _BUCKET_FILE = "c10d::Reducer", "/torch/nn/parallel/distributed.py"
 _OPTIMIZER_FILES = ("/torch/optim/", "/apex/optimizers/", "/bitsandbytes/optim/")
 _OPTIMIZER_STEPS = ("optimizer_step", "step_optimizer")
 # Functions, of torch.nn.Module among others, that put parameters on a device.
@@ -45,6 +47,10 @@ def role_of(frames: Sequence[Frame], *, known: bool = True) -> str:
     if not frames or any(part in name for name in names for part in _BACKWARD_NAMES):
         return GRADIENT
     python = [frame for frame in frames if frame.file.endswith(".py")]
+    if any(_BUCKET_NAME in name for name in names) or any(
+        f.file.endswith(_BUCKET_FILE) for f in python[:1]
+    ):
+        return GRADIENT
     if any(f.name == "forward" or f.name == "_call_impl" for f in python):
         return ACTIVATION
     in_modules = [f for f in python if "/torch/nn/" in f.file or f.name == "__init__"]

@@ -29,7 +29,7 @@ def test_the_page(tmp_path):
     assert "of the prediction: 1 of 2" in text
     assert "1 % or 8 MiB of the prediction: 1 of 2, to the byte 1" in text
     assert "more than their budget: 0 of 2" in text
-    assert "97 % of their budget: 1 of 2" in text
+    assert "97 % of their budget: 1 of 2; of the others, 0 have" in text
     assert "+11.111 %" in text
     assert "their budget alone: 1 of 2" in text
     assert "+25.0 %" in text
@@ -52,6 +52,7 @@ def test_why_a_plan_leaves_memory_and_the_largest_batches(tmp_path):
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     write_memory_page(path)
     text = path.with_suffix(".md").read_text()
+    assert "0 of 2; of the others, 2 have no faster plan" in text
     assert "schedule requests 3.00 GB, which is proven" in text
     assert "the least that a faster one reserves is 4.00 GB" in text
     assert "that fit: 2 of 2; with one sample more memory runs out: 1 of 2" in text

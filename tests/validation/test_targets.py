@@ -154,3 +154,14 @@ def test_a_model_that_is_gone_takes_no_room_of_the_next_one():
     finally:
         gc.enable()
     assert len(set(found)) == 1
+
+
+def test_a_step_that_the_device_cannot_measure_is_refused_in_a_line(monkeypatch):
+    """So that a search for the largest batch goes on below it."""
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. GPU 0 has 2.")
+
+    monkeypatch.setattr("schedsim.validation.targets.capture_target", full)
+    with pytest.raises(SchedsimError, match=r"measured: CUDA out of memory. Tried .* 1 GiB$"):
+        read_target("model:mlp,layers=2,hidden=4,batch=2", device="cpu")

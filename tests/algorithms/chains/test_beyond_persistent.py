@@ -111,3 +111,16 @@ def test_nothing_faster_than_the_optimum_is_found():
     assert simulate(UNIT, faster_schedule(UNIT, 5, 13.0, 5)).makespan_s == 11
     assert simulate(UNIT, faster_schedule(UNIT, 5, math.inf, 5)).makespan_s == 11
     assert faster_schedule(UNIT, 5, 11.0, 5) is None
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_without_times_nothing_is_faster(exact, monkeypatch):
+    """As of blocks that were measured in bytes alone; the ladder divided by the time of a step."""
+    monkeypatch.setattr(module, "is_exact", lambda chain: exact)
+    chain = Chain.from_arrays(
+        "six", 1, forward_s=[0] * 6, backward_s=[0] * 6, output_bytes=[1] * 6, saved_bytes=[3] * 6
+    )
+    least = auto(chain, 1).min_feasible_bytes
+    for budget in (least, least + 3):
+        assert faster_schedule(chain, budget, 0.0, least) is None
+        assert auto(chain, budget).feasible

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapshot_files import FORWARD, MIB, OPTIMIZER, block, document, small, written
+from snapshot_files import FORWARD, MIB, OPTIMIZER, block, document, event, small, written
 
 from schedsim.snapshots import examine, read_snapshot
 
@@ -63,3 +63,16 @@ def test_groups_come_by_size_and_their_bytes_add_up(tmp_path):
     assert written_out["settings"] == [
         {"conf": "", "peak_reserved_bytes": 2 * MIB, "peak_allocated_bytes": 4 * 512}
     ]
+
+
+def test_without_a_backward_pass_a_plan_saves_nothing(tmp_path):
+    """As in a server, whose caches are made in forward passes and stay."""
+    events = [event("segment_alloc", 0, 2 * MIB)]
+    events += [event("alloc", at, 1000, FORWARD) for at in (0, 1024)]
+    held = [block(0, 1000, True, FORWARD), block(1024, 1000, True, FORWARD)]
+    content = document([(0, 2 * MIB, held)], events)
+    assert examine(read_snapshot(written(tmp_path, content)), [""]).savable_bytes == 0
+    events.append(event("alloc", 2048, 1000))
+    held.append(block(2048, 1000, True))
+    content = document([(0, 2 * MIB, held)], events)
+    assert examine(read_snapshot(written(tmp_path, content)), [""]).savable_bytes == 1000

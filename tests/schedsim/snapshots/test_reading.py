@@ -8,7 +8,7 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshot_files import document, event, recorded, written
+from snapshot_files import MIB, block, document, event, recorded, written
 
 from schedsim.errors import SchedsimError
 from schedsim.snapshots import peak_of, read_snapshot
@@ -104,3 +104,12 @@ def test_any_bytes_are_read_or_refused(data):
         file.flush()
         with pytest.raises(SchedsimError):
             read_snapshot(file.name)
+
+
+@pytest.mark.parametrize("state", ["active_awaiting_free", "active_pending_free"])
+def test_a_block_that_waits_for_a_stream_is_in_use(tmp_path, state):
+    """As PyTorch's versions spell it."""
+    waiting = {**block(0, 1000, True), "state": state}
+    content = document([(0, 2 * MIB, [waiting])], [])
+    [segment] = read_snapshot(written(tmp_path, content)).segments
+    assert segment.blocks[0].live
