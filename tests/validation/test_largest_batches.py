@@ -6,7 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from schedsim.validation.dry_cuda import has_times, has_values  # noqa: E402
 from schedsim.validation.largest_batches import BATCH_CASES, BatchCase, run_batch_case  # noqa: E402
+
+CUDA = torch.device("cuda")
 
 
 def test_budgets_and_names():
@@ -16,6 +19,9 @@ def test_budgets_and_names():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(
+    has_values(CUDA) and not has_times(CUDA), reason="the command's own process has no values"
+)
 def test_the_largest_batch_fits_and_one_more_does_not():
     """By the command, in a process of its own."""
     case = BatchCase("GPT-2", "model:gpt2,layers=2,hidden=256,heads=4,seq=256,vocab=2000", "150MB")
