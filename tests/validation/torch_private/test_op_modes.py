@@ -38,6 +38,7 @@ def test_a_mode_sees_ops_but_for_those_run_without_it():
 
 def test_the_look_for_shared_memory_is_left_out_and_other_modes_are_not():
     """AOTAutograd's own mode, by its name of today: a canary."""
+    import torch._dynamo  # before it: the two import each other
     from torch._functorch._aot_autograd.runtime_wrappers import _AnalyzeCustomOpInputOutputMode
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
