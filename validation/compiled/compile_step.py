@@ -98,11 +98,11 @@ def compiled_where_it_works(captured: CapturedGraph) -> CapturedGraph:
         return replace(captured, notes=(*captured.notes, line))
 
 
-def fused_where_it_works(program: Program, name: str) -> Program:
+def fused_where_it_works(program: Program, name: str, groups: Groups) -> Program:
     """The groups of a part of a step, compiled on their first run; `program` where that fails."""
     try:
         with inductor.outside_of_traces():
-            return fused(program, Groups())
+            return fused(program, groups)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = " ".join(str(error).split())[:300]
         line = f"{name} runs uncompiled: {type(error).__name__}: {why}"

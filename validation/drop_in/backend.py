@@ -19,6 +19,7 @@ from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts, refuse_second_derivatives
 from .joint_part import joint_part
 from .session import Session
+from .sized_parts import SizedParts, has_open_sizes
 from .traced_part import TracedPart
 
 _MOST_SESSIONS = 64
@@ -69,8 +70,22 @@ def compiled_part(
     session: Session, graph_module: torch.fx.GraphModule, inputs: list[Any]
 ) -> Callable[..., Any]:
     """`graph_module` as a part of the steps of `session`; unchanged, with a note, if not."""
-    names = private.input_names(graph_module)
     private.unpack_at_once(graph_module)
+    if session.options.compile and has_open_sizes(inputs):
+
+        def trace(
+            graph_module: torch.fx.GraphModule, examples: Sequence[Any], compiled: bool
+        ) -> Callable[..., Any]:
+            return _part_of_fixed_sizes(session, graph_module, examples, compiled)
+
+        return SizedParts(session, trace, graph_module)
+    return _part_of_fixed_sizes(session, graph_module, inputs, session.options.compile)
+
+
+def _part_of_fixed_sizes(
+    session: Session, graph_module: torch.fx.GraphModule, inputs: Sequence[Any], compiled: bool
+) -> Callable[..., Any]:
+    names = private.input_names(graph_module)
 
     def trace(
         examples: Sequence[Any], strides: Mapping[int, Strides] | None
@@ -82,7 +97,7 @@ def compiled_part(
         ) -> TracedPart:
             found = joint_part(joint, num_outputs, fixed, names)
             name = f"part{len(session.parts)}" if session.parts else "step"
-            part = TracedPart(session, found, name)
+            part = TracedPart(session, found, name, compiled=compiled)
             session.add(part)
             made.append(part)
             return part

@@ -166,7 +166,10 @@ class _JointBuilder(ProgramBuilder):
         )
 
     def _argument(self, node: torch.fx.Node) -> None:
-        fake = node.meta["val"]
+        fake = node.meta.get("val")
+        if fake is None:  # a number that the trace has put into the ops that read it
+            self.inputs.append(-1)
+            return
         if not isinstance(fake, torch.Tensor):
             self._number_argument(node)
             return

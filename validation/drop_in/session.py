@@ -17,6 +17,7 @@ from torch import nn
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
+from ..compiled.group import Groups
 from ..guards.plan_variants import ReplannedWarning
 from ..measure.allocator import close_later
 from ..measure.cuda import requested_bytes
@@ -102,6 +103,7 @@ class Session:
     def __init__(self, options: DropInOptions) -> None:
         self.options = options
         self.parts: list[TracedPart] = []
+        self.groups = Groups()  # equal code of all parts is compiled once
         # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._stop_measuring)
         self.num_forwards = 0

@@ -11,13 +11,14 @@ import torch
 
 from schedsim import Graph, Schedule
 from schedsim.dataflow.run_once import with_once
-from schedsim.errors import UnsupportedError
 from schedsim.simulation.simulator import memory_at_sizes
 
 from ..capture.program import Program, Ref
 from ..capture.to_graph import to_graph
 from ..capture.varying_sizes import VaryingSize, numbers_of, settled_program
+from ..compiled.baked_views import bake_views
 from ..compiled.compile_step import fused_where_it_works
+from ..compiled.direct_calls import call_directly
 from ..costs import measured_costs
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
@@ -67,13 +68,15 @@ class TracedPart:
         Which of the schedules may run.
     """
 
-    def __init__(self, session: Session, joint: JointPart, name: str) -> None:
+    def __init__(
+        self, session: Session, joint: JointPart, name: str, *, compiled: bool = False
+    ) -> None:
         self.session, self.name, self.device = session, name, joint.device
         self.program: Program = joint.program
-        if session.options.compile:
-            if joint.open_sizes:
-                raise UnsupportedError("compile is for fixed sizes", hint="dynamic=False")
-            self.program = fused_where_it_works(joint.program, name)
+        if compiled:
+            self.program = fused_where_it_works(joint.program, name, session.groups)
+        # The same values and ops, called on the shortest way.
+        self._code = call_directly(bake_views(self.program)) if compiled else self.program
         self._joint = joint
         self.sizes = PartSizes(self.program, joint.open_sizes)
         self.graph: Graph = self._graph_at(self.sizes.traced)[1]
@@ -230,7 +233,7 @@ class TracedPart:
             if known == schedule:
                 return number
         runs = [int(run) for run in schedule.bind(self.graph)]
-        halves = emit(self.program, runs)
+        halves = emit(self._code, runs)
         self._halves.append(halves)
         self._numbers.append(numbers_of(halves.sizes, self.sizes.names))
         self.schedules.append(schedule)

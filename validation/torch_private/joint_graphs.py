@@ -458,6 +458,43 @@ def node_of_graph(found: Any) -> Any:
     return None
 
 
+def numbers_in_tensors(graph_module: torch.fx.GraphModule) -> list[int]:
+    """Positions of inputs that are Python's numbers: Dynamo hands them over as tensors.
+
+    It does so with floats, where sizes are open; the graph reads them by ``item``.
+    """
+    found = []
+    inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(inputs):
+        example = node.meta.get("example_value")
+        if isinstance(example, torch.Tensor) and example.dim() == 0 and node.users:
+            asked = all((it.op, it.target) == ("call_method", "item") for it in node.users)
+            if asked and example.is_floating_point() and not example.requires_grad:
+                found.append(position)
+    return found
+
+
+def with_numbers(
+    graph_module: torch.fx.GraphModule, numbers: Mapping[int, float]
+) -> torch.fx.GraphModule:
+    """A copy in which the inputs at these positions are numbers that are known."""
+    if not numbers:
+        return graph_module
+    inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    known = {inputs[position]: number for position, number in numbers.items()}
+    graph, copied = torch.fx.Graph(), dict[torch.fx.Node, Any]()
+    for node in graph_module.graph.nodes:
+        if node.op == "call_method" and node.target == "item" and node.args[0] in known:
+            copied[node] = known[node.args[0]]
+            continue
+        made = graph.node_copy(node, lambda it: copied[it])
+        for name in ("_dynamo_source",):
+            if hasattr(node, name):
+                setattr(made, name, getattr(node, name))
+        copied[node] = made
+    return torch.fx.GraphModule(graph_module, graph)
+
+
 def without_memory(values: Sequence[Any]) -> list[Any]:
     """The tensors among `values` as fakes of one mode; the rest as it is."""
     mode = fake_mode()
