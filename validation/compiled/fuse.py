@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..capture.program import Call, Program, Ref, refs
 from .clusters import FusionClusters
+from .dead_ops import drop_dead_ops
 from .decompose import decompose
 from .group import Groups
 from .inline import inline_cheap
@@ -20,6 +21,7 @@ def fused(program: Program, groups: Groups) -> Program:
     """
     parts = decompose(program)
     inline_cheap(parts)
+    drop_dead_ops(parts)
     clusters = FusionClusters(parts)
     clusters.merge_vanishing()
     return _assembled(parts, clusters, groups)
