@@ -484,14 +484,15 @@ def with_numbers(
     known = {inputs[position]: number for position, number in numbers.items()}
     graph, copied = torch.fx.Graph(), dict[torch.fx.Node, Any]()
     for node in graph_module.graph.nodes:
-        if node.op == "call_method" and node.target == "item" and node.args[0] in known:
-            copied[node] = known[node.args[0]]
+        asked: Any = node.args[0] if node.args else None
+        if node.op == "call_method" and node.target == "item" and asked in known:
+            copied[node] = known[asked]
             continue
-        made = graph.node_copy(node, lambda it: copied[it])
-        for name in ("_dynamo_source",):
-            if hasattr(node, name):
-                setattr(made, name, getattr(node, name))
+        made: Any = graph.node_copy(node, lambda it: copied[it])
         copied[node] = made
+        source = getattr(node, "_dynamo_source", None)
+        if source is not None:
+            made._dynamo_source = source
     return torch.fx.GraphModule(graph_module, graph)
 
 
