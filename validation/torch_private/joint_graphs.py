@@ -576,7 +576,9 @@ def compiled_in_halves(
         keep_inference_input_mutations=False,
     )
     as_they_come = contextlib.nullcontext() if strides is None else _gradients_as_they_come(strides)
-    with _quiet_loggers(), eager_kernels(examples), true_layouts(), as_they_come:
+    # Before torch 2.13 gradients were put into a memory format by default, not into strides.
+    by_strides = torch._functorch.config.patch(guess_tangent_strides_as_outputs=True)
+    with _quiet_loggers(), eager_kernels(examples), true_layouts(), by_strides, as_they_come:
         found: Callable[..., Any] = compiler(graph_module, list(examples))
     return found
 
