@@ -18,7 +18,8 @@ from schedsim.simulation.simulator import simulate
 from ._cut_model import cut_milp
 from ._cut_table import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
 from ._memory_need import MemoryNeed, largest_need
-from ._milp import milp_work, relaxation_work
+from ._milp import MOST_OF_SIMPLEX, milp_work, relaxation_work
+from ._primal_dual import steps_work
 from ._scaling import SolverTimes, solver_times
 
 # Most cuts that are looked at one by one, and most that are put into one MILP.
@@ -28,8 +29,11 @@ _MOST_CUTS = 40
 _FEW_CUTS = 5
 # Numbers of cuts in relaxations: the next number follows where a relaxation proves so much more.
 # And the share of the effort that all of them may take.
-_SPREAD_CUTS = (3, 6, 12, 18, 24, 32, 40)
+_SPREAD_CUTS = (3, 6, 12, 24, 48)
 _WORTH, _RELAXED_SHARE = 0.003, 0.5
+# Non-zeros of a relaxation grow with its cuts to that power. So many steps of the first-order
+# method, for each cut, bring a relaxation within some percent of its optimum.
+_NONZEROS_GROWTH, _STEPS_A_CUT = 1.4, 12
 # Where whole numbers at two cuts would take more than half of the effort, this is
 # the relaxations' share.
 _LARGE_SHARE = 0.9
@@ -69,6 +73,7 @@ class CutSearch:
         self.best_s = math.inf
         self.suggested: list[Schedule] = []
         self.need: MemoryNeed | None = None
+        self.solved_nonzeros = 0  # of the last programme
         self.cuts: dict[int, Cut] = {}
         self.bound_at: dict[int, float] = {}
         # The first run at or before which the last schedule is over budget, and the repeats there.
@@ -158,27 +163,54 @@ class CutSearch:
         if self.effort.counted and milp_work(2 * self.nonzeros) > 0.5 * self.effort.left:
             relaxed_share = _LARGE_SHARE
         until = self.effort.left * (1.0 - relaxed_share)
-        chosen: list[int] = []
-        took, nonzeros = 0.0, self.nonzeros
-        for count in _SPREAD_CUTS:
-            before = chosen
-            chosen = []
+        before: list[int] = []
+        took, nonzeros = 0.0, 0
+        counts = list(_SPREAD_CUTS)
+        while counts:
+            chosen: list[int] = []
+            count = self._affordable(counts, len(before), nonzeros, self.effort.left - until)
             self.choose(chosen, self.spread(count))
             if len(chosen) <= len(before):
                 return
             # Iterations grow with the rows, the time of each does too, and so do the rows
             # themselves.
             growth = (len(chosen) / max(1, len(before))) ** 2.5
-            most = max(took * growth, relaxation_work(2 * nonzeros * len(chosen)))
+            most = max(took * growth, relaxation_work(2 * self.nonzeros * len(chosen)))
+            if self._likely_nonzeros(len(chosen), len(before), nonzeros) > MOST_OF_SIMPLEX:
+                most = 0.0 if before else relaxation_work(2 * self.nonzeros * len(chosen))
             if not self._may(most + until):
                 return
             known_s, left = self.extra_s, self.effort.left
             cuts = [self.cut(op) for op in sorted(chosen)]
             share = (left - until) / left if self.effort.counted else relaxed_share
             self.solve(cuts, share, integral=False)
-            took = left - self.effort.left
-            if before and self.extra_s < known_s * (1 + _WORTH):
+            took, nonzeros = left - self.effort.left, self.solved_nonzeros
+            if nonzeros > MOST_OF_SIMPLEX or (before and self.extra_s < known_s * (1 + _WORTH)):
                 return
+            before = chosen
+            counts = [one for one in counts if one > count]
+
+    def _likely_nonzeros(self, count: int, before: int, nonzeros: int) -> float:
+        """About the non-zeros of a relaxation of `count` cuts, after one of `before` cuts."""
+        if not before:
+            return 2.0 * self.nonzeros * count
+        return nonzeros * (count / before) ** _NONZEROS_GROWTH
+
+    def _affordable(self, counts: list[int], before: int, nonzeros: int, left: float) -> int:
+        """The next number of cuts: the next of `counts` for simplex, or the most to descend on.
+
+        The first-order method ends with its work: it begins with as many cuts as it has enough
+        steps for, and is the last.
+        """
+        fewest = counts[0]
+        if self._likely_nonzeros(fewest, before, nonzeros) <= MOST_OF_SIMPLEX:
+            return fewest
+        found = fewest
+        for count in counts:
+            likely = self._likely_nonzeros(count, before, nonzeros)
+            if steps_work(likely, _STEPS_A_CUT * count) <= left:
+                found = count
+        return found
 
     def single_milps(self) -> None:
         """Solve MILPs of single cuts, with what recomputation reads: relaxed, then whole."""
@@ -279,12 +311,13 @@ class CutSearch:
             # well.
             integral = integral and milp_work(milp.num_nonzeros) <= self.effort.left
         with self.effort.part(share) as part:
-            answer = milp.solve(part, integral=integral)
+            answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
         if answer.infeasible and known > 0:
             # A bound from other cuts may ask for more runs than these cuts can count.
             milp, alive = cut_milp(self.table, cuts, self.times.costs, beside=beside)
             with self.effort.part(share) as part:
-                answer = milp.solve(part, integral=integral)
+                answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
+        self.solved_nonzeros = milp.num_nonzeros
         names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
         kind = "MILP" if integral else "relaxed MILP"
         many = f"{len(cuts)} cuts" if len(cuts) > 1 else "the cut"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.plans.effort import Effort
+
+from ._primal_dual import BoxedProgram, descend
 
 # Non-zeros that HiGHS reads, presolves and solves as a linear program in about a second, where
 # few iterations of the simplex method are enough; and the square of the iterations in a unit. An
@@ -21,6 +24,9 @@ _NONZEROS_PER_UNIT, _SQUARED_PIVOTS_PER_UNIT = 500_000.0, 6e7
 _FEWEST_PIVOTS = 1000
 # Work of the first node with 10,000 non-zeros; share of that for any other node; and the least.
 _FIRST_NODE, _NODE_SHARE, _LEAST_NODE = 0.5, 0.1, 0.005
+
+MOST_OF_SIMPLEX = 60_000
+"""The most non-zeros of a relaxation that the simplex method solves: in about a second."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -107,22 +113,51 @@ class Milp:
         self.rows_ub.append(np.broadcast_to(np.asarray(ub, np.float64), (count,)))
         self.num_rows += count
 
-    def solve(self, effort: Effort, *, integral: bool = True) -> Answer:
+    def solve(
+        self, effort: Effort, *, integral: bool = True, halted: Callable[[], bool] = bool
+    ) -> Answer:
         """Solve by HiGHS with no gap allowed; without `integral`, solve the linear relaxation.
 
         The work left limits the nodes, or the iterations of a relaxation; the watchdog limits the
-        time. The first node is always finished, unless the clock ends it.
+        time. The first node is always finished, unless the clock ends it. A large relaxation is
+        solved by a first-order method, which stops where `halted` says so.
         """
-        return self._solve_whole(effort) if integral else self._solve_relaxed(effort)
+        if integral:
+            return self._solve_whole(effort)
+        if self.num_nonzeros > MOST_OF_SIMPLEX:
+            return self._solve_roughly(effort, halted)
+        return self._solve_relaxed(effort)
 
-    def _solve_relaxed(self, effort: Effort) -> Answer:
-        """Solve by the dual simplex method, on these programs several times as fast as others."""
-        from scipy.optimize import linprog
+    def boxed(self) -> BoxedProgram:
+        """The linear relaxation, every row as an upper limit."""
         from scipy.sparse import vstack
 
         matrix, columns, rows_lb, rows_ub = self._arrays()
         upper, lower = np.flatnonzero(rows_ub < np.inf), np.flatnonzero(rows_lb > -np.inf)
-        at_most = vstack([matrix[upper], -matrix[lower]])
+        return BoxedProgram(
+            matrix=vstack([matrix[upper], -matrix[lower]]).tocsr(),
+            most=np.concatenate([rows_ub[upper], -rows_lb[lower]]),
+            cost=columns["cost"],
+            lb=columns["lb"],
+            ub=columns["ub"],
+        )
+
+    def _solve_roughly(self, effort: Effort, halted: Callable[[], bool]) -> Answer:
+        """Solve by the first-order method, from below, as far as the effort goes."""
+        found = descend(self.boxed(), effort, halted=halted)
+        infeasible = math.isinf(found.bound)
+        return Answer(
+            x=None if infeasible else found.x,
+            bound=None if infeasible else found.bound,
+            infeasible=infeasible,
+            finished=found.finished,
+        )
+
+    def _solve_relaxed(self, effort: Effort) -> Answer:
+        """Solve by the dual simplex method, on small programs faster than others, and exact."""
+        from scipy.optimize import linprog
+
+        program = self.boxed()
         work = relaxation_work(self.num_nonzeros)
         options: dict[str, float | int] = {}
         if effort.watchdog_s is not None:
@@ -131,10 +166,10 @@ class Milp:
             most = math.sqrt(max(0.0, effort.left - work) * _SQUARED_PIVOTS_PER_UNIT)
             options["maxiter"] = int(min(_MOST, _FEWEST_PIVOTS + most))
         result = linprog(
-            columns["cost"],
-            A_ub=at_most,
-            b_ub=np.concatenate([rows_ub[upper], -rows_lb[lower]]),
-            bounds=np.stack([columns["lb"], columns["ub"]], axis=1),
+            program.cost,
+            A_ub=program.matrix,
+            b_ub=program.most,
+            bounds=np.stack([program.lb, program.ub], axis=1),
             method="highs-ds",
             options=options,
         )

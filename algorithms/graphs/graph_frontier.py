@@ -16,8 +16,9 @@ from schedsim.simulation.simulator import Simulation, simulate
 
 from ._block_line import SolvedLine
 from ._cut_table import Order
+from ._forward_part import forward_part
 from .bounds import least_memory_bytes, scope_of
-from .chen_articulation import chen_articulation
+from .chen_articulation import segment_runs
 from .hierarchical import LARGE, blocks_repeat, solved_line
 from .local_search import local_search
 
@@ -56,8 +57,9 @@ def graph_frontier(
     proven bounds, make a rectangle smaller. In the end each point that is not proven is searched
     once more, from the least budget up.
 
-    On a large graph that is a line of blocks, the search begins with schedules of that line, solved
-    once for all budgets (`hierarchical`).
+    Where the effort is spent before there are enough points, segments of other sizes take the
+    largest gaps. On a large graph that is a line of blocks, the search begins with schedules of
+    that line, solved once for all budgets (`hierarchical`).
 
     Every search starts from the schedules of both neighbouring points, of which the one of the
     smaller budget fits. A point's budget is the simulated peak of its schedule; points that another
@@ -115,6 +117,7 @@ def graph_frontier(
         curve.polish()
     except (KeyboardInterrupt, _CurveInterrupted):
         effort.cancel()
+    curve.fill()
     return ParetoCurve(
         workload_name=graph.name,
         planner="local_search",
@@ -167,6 +170,7 @@ class _Curve:
         self.whole = effort.left
         everything = simulate(graph, Schedule.store_all(graph))
         self.found = [everything]  # by ascending peak, and falling makespan
+        self.segments: list[Simulation] = []
         self.asked: list[int] = []
         self.proven: list[tuple[int, float]] = [(everything.peak_bytes, graph.store_all_s)]
         self.least_bytes, _ = least_memory_bytes(graph)
@@ -239,11 +243,31 @@ class _Curve:
 
     def add_segments(self) -> None:
         """Add Chen's segments: on long graphs they need less memory than a short search finds."""
-        least_bytes = chen_articulation(self.graph, self.least_bytes).min_feasible_bytes
-        if least_bytes is not None:
-            plan = chen_articulation(self.graph, least_bytes)
-            if plan.schedule is not None:
-                self.add(simulate(self.graph, plan.schedule))
+        for _, runs in segment_runs(forward_part(self.graph.arrays)):
+            self.segments.append(simulate(self.graph, Schedule(self.graph.op_names, runs)))
+            if self.effort.out_of_time():
+                break
+        if self.segments:
+            self.add(min(self.segments, key=lambda one: (one.peak_bytes, one.makespan_s)))
+
+    def fill(self) -> None:
+        """Add segments where there are fewer points than asked for, in the largest gaps."""
+        while len(self.found) < self.num_points:
+            for gap in sorted(self.gaps(), key=lambda gap: -gap.area):
+                middle = (gap.first_bytes + gap.last_bytes) // 2
+                inside = [one for one in self.segments if self.is_inside(one, gap)]
+                if inside:
+                    self.add(min(inside, key=lambda one: abs(one.peak_bytes - middle)))
+                    break
+            else:
+                return
+
+    def is_inside(self, one: Simulation, gap: _Gap) -> bool:
+        """Whether `one` is a point that no point found beats, within `gap`."""
+        if not gap.first_bytes <= one.peak_bytes <= gap.last_bytes:
+            return False
+        faster = min(old.makespan_s for old in self.found if old.peak_bytes <= one.peak_bytes)
+        return one.makespan_s * (1 + OPTIMALITY_TOLERANCE) < faster
 
     def refine(self) -> None:
         """Search in the largest gap until none is open, the effort is spent or there are enough."""

@@ -16,6 +16,7 @@ from training_graphs import random_training_graph, unit_training_chain
 from schedsim import Graph, SchedsimError, Schedule, simulate
 from schedsim.plans.curves import ParetoCurve
 from schedsim.plans.effort import Effort
+from schedsim.workloads.synthetic_graphs import nested_skips
 
 
 def check_curve(curve: ParetoCurve, graph: Graph) -> None:
@@ -115,3 +116,11 @@ def test_a_long_preparation_leaves_more_than_one_point(monkeypatch):
     effort.spend(0.5)
     curve.descend()
     assert len(curve.found) > 1
+
+
+def test_without_effort_segments_fill_the_curve():
+    """Thousands of ops leave no time for searches: the curve has points between its ends anyway."""
+    graph = nested_skips(600)
+    curve = graph_frontier(graph, effort=0.0, num_points=6)
+    assert len(curve.points) == 6
+    check_curve(curve, graph)

@@ -1,0 +1,351 @@
+"""Large linear programs by a first-order method, with a bound that holds for every dual point.
+
+The programs are ``min c x`` with ``A x <= b`` and ``lb <= x <= ub``, all bounds finite. For any
+prices y >= 0 of the rows,
+
+    -b y + sum over columns of the least of (c + y A) x between lb and ub
+
+is no more than the least cost. So the bound needs no solver's word: it is computed once more, from
+the program as it was given, at the best prices met, and rounded down by more than floats can be
+off. Where it is above what any point of the box costs, no point meets the rows.
+
+The prices come from the primal-dual hybrid gradient method (Chambolle and Pock 2011) with the
+scaling, restarts and primal weights of PDLP (Applegate et al. 2021), and with reflected steps
+towards an anchor (Lu and Yang 2024). A step costs O(non-zeros), where a simplex iteration costs
+ever more: of 24 cuts of 1,000 ops, one percent from the optimum takes a thirtieth of the simplex
+method's time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.kernels.cached import njit
+from schedsim.plans.effort import Effort
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int32]
+
+# Non-zeros that are gone through in a unit of work; each step goes through all of them twice. And
+# the work of a look at what is proven, however small the program is.
+_NONZEROS_PER_UNIT, _LOOK = 2e8, 3e-4
+# Steps between looks at what is proven, and rounds of the scaling.
+_STEPS, _SCALINGS = 40, 8
+# A restart follows where the steps have become so much shorter than after the last one, or shorter
+# and no longer get so, or where they were so many of all steps.
+_SUFFICIENT, _NECESSARY, _LONG = 0.2, 0.8, 0.36
+# The steps end where the bound is so close to the cost of a nearly feasible point, in parts of the
+# bound, or where that share of all steps has raised it by no more than that.
+_CLOSE, _LATE, _RISE = 2e-3, 0.4, 3e-3
+# What floats may be off, as a share of the sum of all magnitudes: a thousand times too much.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class BoxedProgram:
+    """min cost x with matrix x <= most and lb <= x <= ub, all of them finite.
+
+    Attributes
+    ----------
+    matrix : scipy.sparse.csr_array, (rows, columns)
+    most : (rows,)
+    cost, lb, ub : (columns,)
+    """
+
+    matrix: Any
+    most: Floats
+    cost: Floats
+    lb: Floats
+    ub: Floats
+
+    def bound(self, prices: Floats) -> float:
+        """What `prices` of the rows prove: no feasible point costs less; O(non-zeros).
+
+        Prices below 0 count as 0. Infinite where no feasible point is left.
+        """
+        prices = np.where(np.isfinite(prices), np.maximum(prices, 0.0), 0.0)
+        reduced = self.cost + self.matrix.T @ prices
+        least = np.minimum(reduced * self.lb, reduced * self.ub)
+        far = np.maximum(np.abs(self.lb), np.abs(self.ub))
+        size = np.abs(self.most) @ prices + np.abs(self.cost) @ far
+        size += (abs(self.matrix).T @ prices) @ far
+        proven = math.fsum(least.tolist()) - math.fsum((self.most * prices).tolist())
+        proven -= _ROUNDING * float(size)
+        dearest = math.fsum(np.maximum(self.cost * self.lb, self.cost * self.ub).tolist())
+        return math.inf if proven > dearest + 1e-6 * (1.0 + abs(dearest)) else float(proven)
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """Where the method came to.
+
+    Attributes
+    ----------
+    bound
+        No feasible point costs less; infinite where there is none.
+    x : (columns,)
+        A point of the box, which meets the rows only nearly.
+    finished
+        Whether the method stopped by itself, not by its limit.
+    """
+
+    bound: float
+    x: Floats
+    finished: bool
+
+
+def steps_work(num_nonzeros: float, num_steps: int) -> float:
+    """The work of so many steps on a program of so many non-zeros."""
+    return 2.0 * num_steps * num_nonzeros / _NONZEROS_PER_UNIT
+
+
+def descend(program: BoxedProgram, effort: Effort, *, halted: Callable[[], bool] = bool) -> Descent:
+    """Raise the bound of `program` until little more can be had, or the effort is spent.
+
+    Parameters
+    ----------
+    halted
+        Asked every 40 steps; where it says so, the method stops.
+
+    Notes
+    -----
+    O(non-zeros) a step, at least 40 steps. Deterministic where the effort counts work.
+    """
+    reduced = _Reduced.of(program)
+    if not reduced.rows.size or not reduced.columns.size:
+        return Descent(program.bound(np.zeros(program.most.size)), program.lb.copy(), True)
+    method = _PrimalDual.of(reduced)
+    effort.spend(_SCALINGS * 4 * reduced.matrix.nnz / _NONZEROS_PER_UNIT)
+    work = steps_work(reduced.matrix.nnz, _STEPS + 2) + _LOOK
+    known: list[float] = []
+    while True:
+        method.go_on()
+        effort.spend(work)
+        known.append(method.best)
+        late = known[int((1 - _LATE) * len(known)) - 1] if len(known) > 4 else -math.inf
+        finished = method.is_close() or method.best - late <= _RISE * abs(method.best)
+        if finished or effort.is_over() or halted():
+            break
+    x = program.lb.copy()
+    x[reduced.columns] = method.at_x * method.column_scale
+    prices = np.zeros(program.most.size)
+    prices[reduced.rows] = method.best_y * method.row_scale
+    return Descent(program.bound(prices), x, finished)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduced:
+    """A program without what is fixed, and without rows that every point of the box meets."""
+
+    matrix: Any
+    most: Floats
+    cost: Floats
+    lb: Floats
+    ub: Floats
+    fixed_cost: float
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, program: BoxedProgram) -> _Reduced:
+        free = program.lb < program.ub
+        columns = np.flatnonzero(free)
+        fixed = np.where(free, 0.0, program.lb)
+        most = program.most - program.matrix @ fixed
+        matrix = program.matrix.tocsc()[:, columns].tocsr()
+        matrix.eliminate_zeros()
+        lb, ub = program.lb[columns], program.ub[columns]
+        largest = matrix.maximum(0) @ ub + matrix.minimum(0) @ lb
+        rows = np.flatnonzero(largest > most + 1e-12 * np.maximum(1.0, np.abs(most)))
+        return cls(
+            matrix=matrix[rows].tocsr(),
+            most=most[rows],
+            cost=program.cost[columns],
+            lb=lb,
+            ub=ub,
+            fixed_cost=float(program.cost @ fixed),
+            rows=rows,
+            columns=columns,
+        )
+
+
+class _PrimalDual:
+    """The method at work on the scaled program.
+
+    Attributes
+    ----------
+    best, best_y
+        The best bound met, as floats have it, and its scaled prices.
+    at_x
+        The scaled point after the last step.
+    """
+
+    def __init__(self, reduced: _Reduced, row_scale: Floats, column_scale: Floats) -> None:
+        from scipy.sparse import diags_array
+
+        matrix = (diags_array(row_scale) @ reduced.matrix @ diags_array(column_scale)).tocsr()
+        across = matrix.T.tocsr()
+        self.row_scale, self.column_scale = row_scale, column_scale
+        self.matrix, self.across = matrix, across
+        self.by_row_and_column = (*_parts(matrix), *_parts(across))
+        self.most = reduced.most * row_scale
+        self.cost = reduced.cost * column_scale
+        self.lb, self.ub = reduced.lb / column_scale, reduced.ub / column_scale
+        self.fixed_cost = reduced.fixed_cost
+        self.step = 0.998 / self._norm()
+        sizes = float(np.linalg.norm(self.cost)), float(np.linalg.norm(self.most))
+        self.weight = sizes[0] / sizes[1] if min(sizes) > 0 else 1.0
+        num_rows, num_columns = matrix.shape
+        self.x = np.clip(np.zeros(num_columns), self.lb, self.ub)
+        self.y, self.pull = np.zeros(num_rows), np.zeros(num_columns)
+        self.at_x, self.at_y, self.at_pull = self.x.copy(), self.y.copy(), self.pull.copy()
+        self.best, self.best_y = -math.inf, self.y.copy()
+        self.num_steps = 0
+        self._anchor()
+
+    @classmethod
+    def of(cls, reduced: _Reduced) -> _PrimalDual:
+        """At the beginning, scaled so that all rows and columns have about the same size."""
+        size = abs(reduced.matrix).tocsr()
+        value = size.data
+        row = np.repeat(np.arange(size.shape[0]), np.diff(size.indptr))
+        row_scale, column_scale = np.ones(size.shape[0]), np.ones(size.shape[1])
+        for number in range(_SCALINGS + 1):
+            scaled = value * row_scale[row] * column_scale[size.indices]
+            if number < _SCALINGS:
+                of_row, of_column = np.zeros(size.shape[0]), np.zeros(size.shape[1])
+                np.maximum.at(of_row, row, scaled)
+                np.maximum.at(of_column, size.indices, scaled)
+            else:
+                of_row = np.bincount(row, scaled, size.shape[0])
+                of_column = np.bincount(size.indices, scaled, size.shape[1])
+            row_scale /= np.sqrt(np.where(of_row > 0, of_row, 1.0))
+            column_scale /= np.sqrt(np.where(of_column > 0, of_column, 1.0))
+        return cls(reduced, row_scale, column_scale)
+
+    def _norm(self) -> float:
+        """About the largest singular value, from above."""
+        found = 1.0
+        vector = np.random.default_rng(0).random(self.matrix.shape[1])
+        for _ in range(20):
+            vector = self.across @ (self.matrix @ vector)
+            found = float(np.linalg.norm(vector))
+            if found == 0:
+                return 1.0
+            vector /= found
+        return 1.02 * math.sqrt(found)
+
+    def _anchor(self) -> None:
+        """Begin anew from where the last step came to."""
+        self.x, self.y, self.pull = self.at_x.copy(), self.at_y.copy(), self.at_pull.copy()
+        self.from_x, self.from_y, self.from_pull = self.x.copy(), self.y.copy(), self.pull.copy()
+        self.since, self.first, self.last = 0, math.inf, math.inf
+
+    def go_on(self) -> None:
+        """Make 40 steps, look at the bound, and restart where that helps."""
+        if not self.since:
+            self.first = self._steps(1)
+        length = self._steps(_STEPS - 1)
+        self.num_steps += _STEPS
+        proven = self._proven()
+        if proven > self.best:
+            self.best, self.best_y = proven, self.at_y.copy()
+        shorter = length < _NECESSARY * self.first and length > self.last
+        if length < _SUFFICIENT * self.first or shorter or self.since > _LONG * self.num_steps:
+            moved = (
+                float(np.linalg.norm(self.at_x - self.from_x)),
+                float(np.linalg.norm(self.at_y - self.from_y)),
+            )
+            if min(moved) > 1e-10:
+                self.weight = math.sqrt(self.weight * moved[1] / moved[0])
+            self._anchor()
+        else:
+            self.last = length
+
+    def _steps(self, num: int) -> float:
+        """The length of the last of `num` steps."""
+        tau, sigma = self.step / self.weight, self.step * self.weight
+        squared = _steps(
+            num,
+            self.since,
+            self.by_row_and_column,
+            (self.most, self.cost, self.lb, self.ub),
+            (self.x, self.y, self.pull),
+            (self.from_x, self.from_y, self.from_pull),
+            (self.at_x, self.at_y, self.at_pull),
+            (tau, sigma),
+        )
+        self.since += num
+        return math.sqrt(max(0.0, squared))
+
+    def _proven(self) -> float:
+        reduced = self.cost + self.at_pull
+        least = np.minimum(reduced * self.lb, reduced * self.ub).sum()
+        return float(least - self.most @ self.at_y) + self.fixed_cost
+
+    def is_close(self) -> bool:
+        """Whether the point nearly meets the rows, and costs nearly what is proven."""
+        over = np.maximum(self.matrix @ self.at_x - self.most, 0.0)
+        cost = float(self.cost @ self.at_x) + self.fixed_cost
+        near = float(np.linalg.norm(over)) <= 1e-4 * (1.0 + float(np.linalg.norm(self.most)))
+        return near and abs(cost - self.best) <= _CLOSE * abs(self.best) + 1e-9
+
+
+def _parts(matrix: Any) -> tuple[Indices, Indices, Floats]:
+    return matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data
+
+
+@njit(cache=True)
+def _steps(
+    num: int,
+    since: int,
+    by_row_and_column: tuple[Indices, Indices, Floats, Indices, Indices, Floats],
+    program: tuple[Floats, Floats, Floats, Floats],
+    now: tuple[Floats, Floats, Floats],
+    anchor: tuple[Floats, Floats, Floats],
+    at: tuple[Floats, Floats, Floats],
+    lengths: tuple[float, float],
+) -> float:
+    """Make `num` steps in place; the square of the length of the last one, in the method's norm."""
+    row_start, row_column, row_value, column_start, column_row, column_value = by_row_and_column
+    tau, sigma = lengths
+    most, cost, lb, ub = program
+    x, y, pull = now
+    x0, y0, pull0 = anchor
+    at_x, at_y, at_pull = at
+    ahead = np.empty(x.size)
+    squared = 0.0
+    for step in range(num):
+        towards = (since + step + 1.0) / (since + step + 2.0)
+        for j in range(x.size):
+            moved = min(max(x[j] - tau * (cost[j] + pull[j]), lb[j]), ub[j])
+            at_x[j] = moved
+            ahead[j] = 2.0 * moved - x[j]
+        for i in range(y.size):
+            total = -most[i]
+            for k in range(row_start[i], row_start[i + 1]):
+                total += row_value[k] * ahead[row_column[k]]
+            at_y[i] = max(0.0, y[i] + sigma * total)
+        for j in range(x.size):
+            total = 0.0
+            for k in range(column_start[j], column_start[j + 1]):
+                total += column_value[k] * at_y[column_row[k]]
+            at_pull[j] = total
+        if step == num - 1:
+            for j in range(x.size):
+                change = at_x[j] - x[j]
+                squared += change * change / tau - 2.0 * change * (at_pull[j] - pull[j])
+            for i in range(y.size):
+                squared += (at_y[i] - y[i]) ** 2 / sigma
+        for j in range(x.size):
+            x[j] = towards * (2.0 * at_x[j] - x[j]) + (1.0 - towards) * x0[j]
+            pull[j] = towards * (2.0 * at_pull[j] - pull[j]) + (1.0 - towards) * pull0[j]
+        for i in range(y.size):
+            y[i] = towards * (2.0 * at_y[i] - y[i]) + (1.0 - towards) * y0[i]
+    return squared
