@@ -8,5 +8,7 @@ import sys
 def main() -> None:
     """Run the command line with the process's arguments, and exit."""
     from .app import run
+    from .result_stream import keep_for_results
 
+    keep_for_results()
     sys.exit(run(sys.argv[1:]))
