@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
+import weakref
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -155,12 +156,19 @@ class GradientLayouts:
 
 def refuse_second_derivatives(node: Any) -> None:
     """Have gradients that the backward of `node` gave say so where they are derived themselves."""
-    node.register_hook(_mark_derived)
+    known = weakref.ref(node)
+
+    def watch(_given: Sequence[Any]) -> None:
+        # The engine keeps the gradients that a node is given as long as it runs if a hook waits
+        # behind the node: so the hook is added only where a graph of the backward is asked for.
+        node = known()
+        if torch.is_grad_enabled() and node is not None:  # create_graph=True
+            node.register_hook(_mark_derived)
+
+    node.register_prehook(watch)
 
 
 def _mark_derived(gradients: Sequence[Any], _given: Sequence[Any]) -> None:
-    if not torch.is_grad_enabled():  # create_graph=False
-        return
     for gradient in gradients:
         if isinstance(gradient, torch.Tensor) and gradient.grad_fn is not None:
             gradient.grad_fn.register_prehook(_refuse_derivative)

@@ -187,7 +187,7 @@ def test_a_search_for_a_framework_finds_what_it_can_say(framework, state):
     full = schedsim.cluster(
         "llama3.2-1b", batch=8, num_micro_batches=8, recompute="full", **step
     ).reserved_bytes
-    words = {**step, "devices": 4, "tensor": 1, "context": 1, "global_batch": 8, "effort": 2}
+    words = {**step, "devices": 4, "tensor": 1, "context": 1, "global_batch": 8, "effort": 8}
     tight = choose("llama3.2-1b", full, framework=framework, **words)
     assert tight.best.training.recompute != "none"
     assert launch_settings(tight.best, framework)
