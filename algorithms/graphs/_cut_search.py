@@ -194,7 +194,7 @@ class CutSearch:
         """About the non-zeros of a relaxation of `count` cuts, after one of `before` cuts."""
         if not before:
             return 2.0 * self.nonzeros * count
-        return nonzeros * (count / before) ** _NONZEROS_GROWTH
+        return float(nonzeros * (count / before) ** _NONZEROS_GROWTH)
 
     def _affordable(self, counts: list[int], before: int, nonzeros: int, left: float) -> int:
         """The next number of cuts: the next of `counts` for simplex, or the most to descend on.
