@@ -1,8 +1,10 @@
-"""Runs the tests that start several ranks, many times beside a process that burns a core.
+"""Runs the tests that start several ranks, many times beside processes that burn a core each.
 
 A collective that is not matched shows now and then, on a busy machine: one green run says little.
-``python benchmarks/repeat_ranks.py --times 50`` repeats each test, and ends with 1 where one
-failed, hung or aborted. Nothing that one run measured is there in the next.
+``python benchmarks/repeat_ranks.py --times 50`` runs all of them so many times, one round after the
+other, and ends with 1 where one failed, hung or aborted. What a failing run left (its errors, and
+the Python stacks of every rank of a run that hangs) is written to ``--keep``. Nothing that one run
+measured is there in the next.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ TESTS = [
 class Repeated:
     """Makes every test `times` tests, each with an empty cache of measured times."""
 
-    def __init__(self, times: int, cache: Path) -> None:
-        self.times, self.cache = times, cache
-        self.seen = 0
+    def __init__(self, times: int, cache: Path, keep: Path) -> None:
+        self.times, self.cache, self.keep = times, cache, keep
+        self.seen = self.failed = 0
 
     @pytest.fixture(autouse=True)
     def _number(self, request: pytest.FixtureRequest) -> None:
@@ -43,11 +45,19 @@ class Repeated:
         metafunc.fixturenames.append("_number")
         metafunc.parametrize("_number", range(self.times), indirect=True)
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
+        """Round by round: a run that is cut short has seen every test."""
+        items.sort(key=lambda item: item.callspec.params["_number"])
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A line for each, as it may take an hour."""
+        """A line for each, as it may take an hour; what a failing one left, at once."""
+        name = report.nodeid.rpartition("::")[2]
+        if report.failed:
+            self.failed += 1
+            path = self.keep / f"failed-{self.failed}.txt"
+            path.write_text(f"{report.nodeid} ({report.when})\n{report.longreprtext}\n")
         if report.when == "call":
             self.seen += 1
-            name = report.nodeid.rpartition("::")[2]
             print(f"{self.seen:4d} {report.outcome:7s} {report.duration:6.1f} s {name}", flush=True)
 
 
@@ -56,16 +66,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--burners", type=int, default=1, help="processes that burn a core")
-    parser.add_argument("--nice", type=int, default=5, help="nice level of the burners")
+    parser.add_argument("--nice", type=int, default=0, help="added to the nice level of burners")
+    parser.add_argument("--keep", type=Path, default=Path("repeat-ranks"), help="what failed")
     parser.add_argument("tests", nargs="*", default=TESTS)
     given = parser.parse_args()
+    keep = given.keep.resolve()
+    keep.mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT)
     burner = ["nice", "-n", str(given.nice), sys.executable, "-c", "while True: pass"]
     burners = [subprocess.Popen(burner) for _ in range(given.burners)]
     try:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["SCHEDSIM_CACHE_DIR"] = folder  # before the ranks' parent is started
-            repeated = Repeated(given.times, Path(folder))
+            repeated = Repeated(given.times, Path(folder), keep)
             found = pytest.main(["-q", "-p", "no:cacheprovider", *given.tests], plugins=[repeated])
     finally:
         for process in burners:

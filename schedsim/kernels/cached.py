@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -16,6 +17,8 @@ import numba
 from numba import config
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
+
+from .one_compiler import compiled_by_one
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -84,6 +87,15 @@ def cache_where_possible(dispatcher: Any) -> None:
             raise
         return
     _skip_broken_files(dispatcher)
+
+
+def compiled_by_one_of_all(dispatcher: Any) -> contextlib.AbstractContextManager[None]:
+    """Let one process compile a cached kernel while others wait, to load what it has made."""
+    cache = dispatcher._cache
+    if not isinstance(cache, KernelCache):
+        return contextlib.nullcontext()
+    name = cache._impl.filename_base
+    return compiled_by_one(Path(cache.cache_path, f"{name}.lock"))
 
 
 def _skip_broken_files(dispatcher: Any) -> None:

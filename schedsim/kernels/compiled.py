@@ -24,7 +24,7 @@ from numba.extending import (
     unbox,
 )
 
-from .cached import cache_where_possible
+from .cached import cache_where_possible, compiled_by_one_of_all
 from .joined import (
     compiling_fast,
     inner_compiler,
@@ -153,8 +153,8 @@ class _OneVariant(CPUDispatcher):  # type: ignore[misc]
         kinds = self.declared or _argument_types(self.py_func)
         with global_compiler_lock:  # two threads may make the first call at the same time
             if self._can_compile:
-                with compiling_fast(self.targetctx):
-                    super().compile(kinds)
+                with compiled_by_one_of_all(self), compiling_fast(self.targetctx):
+                    super().compile(kinds)  # loads what another process has made meanwhile
                 self.disable_compile()
         if len(given) != len(kinds) or any(
             self.typingctx.can_convert(one, other) is None

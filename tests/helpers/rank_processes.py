@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -13,7 +14,11 @@ import traceback
 from pathlib import Path
 
 TIMEOUT_S = 180.0
-"""Seconds after which a test's processes are killed: many times what any of them takes."""
+"""Seconds after which a test's processes are killed, without the time for which they wait for a
+core: many times what any of them takes."""
+
+LONGEST_S = 3600.0
+"""Seconds after which they are killed whatever they wait for."""
 
 
 # What a rank would import by itself, in most of a second: torch when it is first traced, we when
@@ -50,9 +55,7 @@ def run_ranks(function, num_ranks, *arguments, timeout_s=TIMEOUT_S, allow_exit=F
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            (rank, num_ranks, folder, timeout_s, function, arguments) for rank in range(num_ranks)
-        ]
+        rows = [(rank, num_ranks, folder, function, arguments) for rank in range(num_ranks)]
         processes = [context.Process(target=_rank, args=row, daemon=True) for row in rows]
         try:
             for process in processes:
@@ -69,19 +72,38 @@ def run_ranks(function, num_ranks, *arguments, timeout_s=TIMEOUT_S, allow_exit=F
 
 
 def _wait(processes, folder, timeout_s):
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     failed_at = None
     while any(process.is_alive() for process in processes):
         for process in processes:
             process.join(0.05)
+        now = time.monotonic()
         if failed_at is None and any(process.exitcode for process in processes):
-            failed_at = time.monotonic()
+            failed_at = now
+        # On a busy machine a rank is slow; one that hangs waits for no core.
+        queued_s = sum(_queued_s(process.pid) for process in processes)
         # Where one has died, the others have some seconds to say what they saw.
-        late = failed_at is not None and time.monotonic() > failed_at + 60.0
-        if late or time.monotonic() > deadline:
+        late = failed_at is not None and now > failed_at + 60.0 + queued_s
+        if late or now > began + min(timeout_s + queued_s, LONGEST_S):
+            _ask_for_stacks(processes)
             stacks = [_text(folder, f"stack{rank}") for rank in range(len(processes))]
             errors = [_text(folder, f"error{rank}") for rank in range(len(processes))]
             raise RankProcessError("\n".join(["the ranks hang", *errors, *stacks]))
+
+
+def _queued_s(pid):
+    """Seconds for which a process was ready to run, and others did; 0 where nobody counts them."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def _ask_for_stacks(processes):
+    for process in processes:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(2.0)
 
 
 def _result(folder, rank, process, allow_exit):
@@ -101,7 +123,7 @@ def _text(folder, name):
     return f"-- {name}\n{path.read_text()}" if path.exists() else ""
 
 
-def _rank(rank, num_ranks, folder, timeout_s, function, arguments):
+def _rank(rank, num_ranks, folder, function, arguments):
     import pickle
 
     import torch
@@ -109,8 +131,7 @@ def _rank(rank, num_ranks, folder, timeout_s, function, arguments):
 
     stack = open(Path(folder, f"stack{rank}"), "w")  # noqa: SIM115 - for the fault handler
     faulthandler.enable(stack)
-    # Shortly before the end, so that a test that hangs says where.
-    faulthandler.dump_traceback_later(max(1.0, timeout_s - 10.0), file=stack)
+    faulthandler.register(signal.SIGUSR1, file=stack)  # so that a test that hangs says where
     torch.set_num_threads(1)
     path = Path(folder, "store")
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=num_ranks)
@@ -127,7 +148,7 @@ def _rank(rank, num_ranks, folder, timeout_s, function, arguments):
 
 def _wait_for_others(folder, num_ranks):
     """Let no rank leave while another still works with it; by files, as the group may be broken."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + LONGEST_S
     while time.monotonic() < deadline:
         names = os.listdir(folder)
         done = [rank for rank in range(num_ranks) if {f"result{rank}", f"error{rank}"} & set(names)]
