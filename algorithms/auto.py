@@ -31,6 +31,7 @@ from .chains.periodic import SPREAD_FROM, periodic
 from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
+from .chains.sweep_bound import MOST_STAGES as MOST_SWEPT
 from .graphs._chain_form import chain_form, chain_start, is_lowered
 from .graphs._cut_table import Order
 from .graphs.hierarchical import LARGE, blocks_repeat, hierarchical
@@ -195,11 +196,13 @@ def _with_look(chain: Chain, tried: list[Plan]) -> Plan:
     """
     persistent = tried[-1]
     known, least_bytes = persistent.schedule, persistent.min_feasible_bytes
-    if chain.num_stages > MOST_SEARCHED or keeps_some(chain) or known is None:
+    if chain.num_stages > MOST_SWEPT or keeps_some(chain) or known is None:
         return _best("auto", tried)
     budget_bytes, known_s = persistent.budget_bytes, simulate(chain, known).makespan_s
     least_bytes = budget_bytes if least_bytes is None else least_bytes
-    faster = faster_schedule(chain, budget_bytes, known_s, least_bytes)
+    faster = None
+    if chain.num_stages <= MOST_SEARCHED:
+        faster = faster_schedule(chain, budget_bytes, known_s, least_bytes)
     looked = with_bound(chain, budget_bytes, faster or known)
     if _rank(looked)[:2] < _rank(persistent)[:2]:
         return _best("auto", [*tried, looked])
@@ -222,7 +225,7 @@ def _over_all_schedules(
     same order.
     """
     plans, bound_s = [], 0.0
-    if chain.num_stages <= MOST_SEARCHED and not keeps_some(chain):
+    if chain.num_stages <= MOST_SWEPT and not keeps_some(chain):
         with effort.part(_exact_share(chain)) as part:
             exact = optimum_plan(workload, chain, budget_bytes, known, part)
         plans.append(exact)

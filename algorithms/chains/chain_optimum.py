@@ -37,6 +37,7 @@ from ._demand_search import (
 )
 from .persistent import Problem
 from .rotor import rotor
+from .sweep_bound import sweep_bound_s, sweep_work
 
 MAX_BYTES = 512 * 2**20
 """Memory for states: room for about six million."""
@@ -224,6 +225,9 @@ def optimum_plan(
 ) -> Plan:
     """The plan from the search and a known schedule: the optimum, or that schedule with a bound.
 
+    On more than `MAX_STAGES` stages there is no search, and on more than that of `sweep_bound` no
+    bound but the store-all time.
+
     Parameters
     ----------
     workload
@@ -236,12 +240,19 @@ def optimum_plan(
     if known is not None:
         current().report(known_s)
     found = Optimum(None, chain.store_all_s, True, False, 0, 0)
+    swept_s, bound_by = chain.store_all_s, "store-all time"
     if known is None or known_s > chain.store_all_s * (1 + 1e-12):
-        found = search_optimum(
-            chain, budget_bytes, below_s=known_s, effort=effort, max_bytes=max_bytes
-        )
+        swept_s, bound_by = sweep_bound_s(chain, budget_bytes), "sweeps of the chain"
+        effort.spend(sweep_work(chain.num_stages))
+        found = Optimum(None, swept_s, known_s <= swept_s * (1 + 1e-9), False, 0, 0)
+        if chain.num_stages <= MAX_STAGES and not found.finished:
+            found = search_optimum(
+                chain, budget_bytes, below_s=known_s, effort=effort, max_bytes=max_bytes
+            )
+            if found.bound_s >= swept_s:
+                bound_by = "search over all schedules"
     schedule = known if found.schedule is None else Schedule(names, found.schedule.bind(chain))
-    bound_s, least = found.bound_s, LeastBudget(None, None, 0)
+    bound_s, least = max(found.bound_s, min(swept_s, known_s)), LeastBudget(None, None, 0)
     if found.finished and schedule is not None:
         bound_s = simulate(workload, schedule).makespan_s  # the same but for the order of the sum
     elif found.finished:
@@ -249,7 +260,7 @@ def optimum_plan(
         floor_bytes = budget_bytes + max(1, found.lacking_bytes)
         least = LeastBudget(None, None, floor_bytes, ANY_SCHEDULE)
     ended_by: EndedBy = "itself"
-    if not found.finished and not found.relaxed:
+    if found.num_states and not found.finished and not found.relaxed:
         # Memory may have run out before the effort did.
         ended_by = max("work", effort.ended_by, key=ENDED_BY.index)
     return make_plan(
@@ -262,7 +273,7 @@ def optimum_plan(
         least=least,
         search=SearchRecord(
             ended_by=ended_by,
-            bound_by="search over all schedules" if found.num_states else "store-all time",
+            bound_by=bound_by,
             figures={"states": found.num_states, "relaxed": found.relaxed},
         ),
     )

@@ -22,8 +22,9 @@ from ..chains.rotor import rotor
 # The share of the effort that is spent on the curve or, where the curve has too many points, on
 # the dynamic program over memory slots.
 _SHARE = 0.1
-# Points that are merged for a unit of effort.
-_POINTS_PER_UNIT = 2e7
+# Points that are merged for a unit of effort, and the least work: the curves of most chains take no
+# more, in a twentieth of a second.
+_POINTS_PER_UNIT, _LEAST_WORK = 2e7, 0.5
 
 
 def chain_form(graph: Graph) -> Chain | None:
@@ -137,7 +138,7 @@ def chain_start(graph: Graph, chain: Chain, budget_bytes: int, effort: Effort) -
 
 def persistent_plan(chain: Chain, budget_bytes: int, effort: Effort) -> Plan:
     """The best persistent schedule that can be found with `effort`."""
-    work = int(_POINTS_PER_UNIT * max(effort.left, 0.05))
+    work = int(_POINTS_PER_UNIT * max(effort.left, _LEAST_WORK))
     try:
         plan = frontier(chain, budget_bytes, max_points=3_000_000, max_work=work)
         effort.spend(0.1 * effort.left)

@@ -3,115 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import wraps
 
 import numpy as np
-from numpy.random import Generator
 
-from ..checks.checked_arguments import check_arguments
-from ..checks.value_checks import shown
-from ..dataflow.graph import Graph, Op
-from ..errors import SchedsimError
-
-_KB = 1000
+from ..dataflow.graph import Graph
+from ._synthetic_network import SyntheticNetwork, empty_network, graph_generator
+from .synthetic_networks import SYNTHETIC_NETWORKS
 
 
-@dataclass
-class _Network:
-    """Forward ops put together one after the other; the backward ones follow from them."""
-
-    rng: Generator
-    reads: list[list[int]] = field(default_factory=list)
-    time_s: list[float] = field(default_factory=list)
-    size_bytes: list[int] = field(default_factory=list)
-    view: list[bool] = field(default_factory=list)
-
-    def op(self, *reads: int, size: float = 1.0, time: float = 1.0, view: bool = False) -> int:
-        """A new op: `size` in KB and `time` in ms, each spread by a fifth. Its number."""
-        low, high = 0.8, 1.2
-        self.reads.append(list(reads))
-        self.time_s.append(0.0 if view else 1e-3 * time * self.rng.uniform(low, high))
-        self.size_bytes.append(0 if view else int(_KB * size * self.rng.uniform(low, high)) + 1)
-        self.view.append(view)
-        return len(self.reads) - 1
-
-    def forward_ops(self) -> list[Op]:
-        """The ops by themselves, each writing ``x<number>``."""
-        return [
-            Op(
-                f"f{i}",
-                time_s=self.time_s[i],
-                reads=tuple(f"x{r}" for r in self._storage(reads)),
-                writes={f"x{i}": self.size_bytes[i]},
-            )
-            for i, reads in enumerate(self.reads)
-        ]
-
-    def training(self, name: str) -> Graph:
-        """The step: the forward ops, a loss of those that nobody reads, the backward ops.
-
-        The backward op of a forward op reads what that read, and the gradients of what it wrote,
-        one of each reader; it takes twice the time.
-        """
-        count = len(self.reads)
-        readers: list[list[int]] = [[] for _ in range(count)]
-        for i, reads in enumerate(self.reads):
-            for r in dict.fromkeys(reads):
-                readers[r].append(i)
-        ends = [i for i in range(count) if not readers[i]]
-        ops = self.forward_ops()
-        ops.append(
-            Op(
-                "loss",
-                "loss",
-                time_s=1e-4,
-                reads=tuple(f"x{i}" for i in self._storage(ends)),
-                writes={f"d{i}:loss": self.size_bytes[i] for i in ends},
-            )
-        )
-        for i in range(count - 1, -1, -1):
-            gradients = [f"d{i}:{k}" for k in readers[i]] or [f"d{i}:loss"]
-            reads = list(dict.fromkeys(self.reads[i]))
-            ops.append(
-                Op(
-                    f"b{i}",
-                    "backward",
-                    time_s=2 * self.time_s[i],
-                    reads=(*(f"x{r}" for r in self._storage(reads)), *gradients),
-                    writes={f"d{r}:{i}": self.size_bytes[r] for r in reads},
-                )
-            )
-        return Graph(name, tuple(ops))
-
-    def _storage(self, reads: list[int]) -> list[int]:
-        """The tensors read; with a view, also the tensor that it looks at."""
-        found: dict[int, None] = {}
-        for r in reads:
-            found[r] = None
-            while self.view[r]:
-                (r,) = self.reads[r]
-                found[r] = None
-        return list(found)
-
-
-def _generator(function: Callable[[int, int], Graph]) -> Callable[..., Graph]:
-    """`function`, which refuses what is no number of ops, or no seed."""
-
-    @wraps(function)
-    def generator(num_ops: int, seed: int = 0) -> Graph:
-        check_arguments(function, {"num_ops": num_ops, "seed": seed})
-        if num_ops < 1 or seed < 0:
-            raise SchedsimError(
-                f"{shown(num_ops)} ops from seed {shown(seed)}",
-                hint="at least one op, and a seed of 0 or more",
-            )
-        return function(num_ops, seed)
-
-    return generator
-
-
-@_generator
+@graph_generator
 def layered(num_ops: int, seed: int = 0) -> Graph:
     """Layers of random width, forward only; an op reads up to six outputs, most of the one before.
 
@@ -128,7 +28,7 @@ def layered(num_ops: int, seed: int = 0) -> Graph:
     100
     """
     rng = np.random.default_rng(seed)
-    net = _Network(rng)
+    net = SyntheticNetwork(rng)
     width = max(2, round(num_ops**0.5 / 1.5))
     before, so_far = [net.op(time=0.01)], [0]
     while len(net.reads) < num_ops:
@@ -144,7 +44,7 @@ def layered(num_ops: int, seed: int = 0) -> Graph:
     return Graph(f"layered-{num_ops}-{seed}", tuple(net.forward_ops()))
 
 
-@_generator
+@graph_generator
 def wide(num_ops: int, seed: int = 0) -> Graph:
     """Twenty layers, forward only: an op reads up to six outputs, of any layers before.
 
@@ -161,7 +61,7 @@ def wide(num_ops: int, seed: int = 0) -> Graph:
     100
     """
     rng = np.random.default_rng(seed)
-    net = _Network(rng)
+    net = SyntheticNetwork(rng)
     layers = [[net.op(time=0.01)]]
     while len(net.reads) < num_ops:
         count = min(int(rng.integers(num_ops // 40, num_ops // 13)) + 1, num_ops - len(net.reads))
@@ -174,7 +74,7 @@ def wide(num_ops: int, seed: int = 0) -> Graph:
     return Graph(f"wide-{num_ops}-{seed}", tuple(net.forward_ops()))
 
 
-@_generator
+@graph_generator
 def branches(num_ops: int, seed: int = 0) -> Graph:
     """Modules of four to eight branches that are joined, as Inception's; a training step.
 
@@ -190,7 +90,7 @@ def branches(num_ops: int, seed: int = 0) -> Graph:
     >>> branches(100).num_ops
     105
     """
-    net, rng = _network(num_ops, seed, 30)
+    net, rng = empty_network(num_ops, seed, 30)
     last = net.op()
     while 2 * len(net.reads) + 1 < num_ops:
         ends = []
@@ -203,7 +103,7 @@ def branches(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"branches-{num_ops}-{seed}")
 
 
-@_generator
+@graph_generator
 def experts(num_ops: int, seed: int = 0) -> Graph:
     """Layers of attention and eight experts, each with a share of the tokens of its own.
 
@@ -219,7 +119,7 @@ def experts(num_ops: int, seed: int = 0) -> Graph:
     >>> experts(120).num_ops
     151
     """
-    net, rng = _network(num_ops, seed, 60)
+    net, rng = empty_network(num_ops, seed, 60)
     last = net.op()
     while 2 * len(net.reads) + 1 < num_ops:
         qkv = net.op(last, size=3.0, time=3.0)
@@ -234,7 +134,7 @@ def experts(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"experts-{num_ops}-{seed}")
 
 
-@_generator
+@graph_generator
 def nested_skips(num_ops: int, seed: int = 0) -> Graph:
     """U-nets behind each other, four levels deep, with a skip at each level.
 
@@ -250,7 +150,7 @@ def nested_skips(num_ops: int, seed: int = 0) -> Graph:
     >>> nested_skips(60).num_ops
     91
     """
-    net, rng = _network(num_ops, seed, 60)
+    net, rng = empty_network(num_ops, seed, 60)
     last = net.op()
     while 2 * len(net.reads) + 1 < num_ops:
         skips = []
@@ -266,7 +166,7 @@ def nested_skips(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"nested-skips-{num_ops}-{seed}")
 
 
-@_generator
+@graph_generator
 def recurrent(num_ops: int, seed: int = 0) -> Graph:
     """Two layers of a recurrent cell with a memory, unrolled over time.
 
@@ -282,7 +182,7 @@ def recurrent(num_ops: int, seed: int = 0) -> Graph:
     >>> recurrent(100).num_ops
     119
     """
-    net, _ = _network(num_ops, seed, 60)
+    net, _ = empty_network(num_ops, seed, 60)
     hidden, cell = [net.op(), net.op()], [net.op(), net.op()]
     while 2 * len(net.reads) + 1 < num_ops:
         below = net.op(size=0.5, time=0.1)
@@ -295,7 +195,7 @@ def recurrent(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"recurrent-{num_ops}-{seed}")
 
 
-@_generator
+@graph_generator
 def tree(num_ops: int, seed: int = 0) -> Graph:
     """A random binary tree, combined from its leaves to its root, depth first; a training step.
 
@@ -311,7 +211,7 @@ def tree(num_ops: int, seed: int = 0) -> Graph:
     >>> tree(100).num_ops
     93
     """
-    net, rng = _network(num_ops, seed, 30)
+    net, rng = empty_network(num_ops, seed, 30)
 
     def grown(num_leaves: int) -> int:
         if num_leaves == 1:
@@ -324,7 +224,7 @@ def tree(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"tree-{num_ops}-{seed}")
 
 
-@_generator
+@graph_generator
 def views(num_ops: int, seed: int = 0) -> Graph:
     """Residual blocks in which every other op is a view: no time, no bytes, another's storage.
 
@@ -341,7 +241,7 @@ def views(num_ops: int, seed: int = 0) -> Graph:
     >>> graph.num_ops, sum(op.time_s == 0 for op in graph) > 20
     (71, True)
     """
-    net, rng = _network(num_ops, seed, 60)
+    net, rng = empty_network(num_ops, seed, 60)
     last = net.op()
     while 2 * len(net.reads) + 1 < num_ops:
         at = last
@@ -352,7 +252,7 @@ def views(num_ops: int, seed: int = 0) -> Graph:
     return net.training(f"views-{num_ops}-{seed}")
 
 
-@_generator
+@graph_generator
 def one_huge_op(num_ops: int, seed: int = 0) -> Graph:
     """A line of residual blocks of drawn sizes, and one op that makes a third of all bytes.
 
@@ -368,7 +268,7 @@ def one_huge_op(num_ops: int, seed: int = 0) -> Graph:
     >>> one_huge_op(60).num_ops
     67
     """
-    net, rng = _network(num_ops, seed, 30)
+    net, rng = empty_network(num_ops, seed, 30)
     last = net.op()
     while 2 * len(net.reads) + 1 < num_ops:
         at = net.op(last, size=rng.uniform(1, 4), time=2.0)
@@ -377,15 +277,6 @@ def one_huge_op(num_ops: int, seed: int = 0) -> Graph:
     huge = int(rng.integers(len(net.size_bytes) // 4, 3 * len(net.size_bytes) // 4))
     net.size_bytes[huge] = sum(net.size_bytes) // 2
     return net.training(f"one-huge-op-{num_ops}-{seed}")
-
-
-def _network(num_ops: int, seed: int, least: int) -> tuple[_Network, Generator]:
-    if num_ops < least:
-        raise SchedsimError(
-            f"num_ops {num_ops} is too few for this graph", hint=f"at least {least}"
-        )
-    rng = np.random.default_rng(seed)
-    return _Network(rng), rng
 
 
 SYNTHETIC_GRAPHS: dict[str, Callable[[int, int], Graph]] = {
@@ -398,5 +289,6 @@ SYNTHETIC_GRAPHS: dict[str, Callable[[int, int], Graph]] = {
     "tree": tree,
     "views": views,
     "one-huge-op": one_huge_op,
+    **SYNTHETIC_NETWORKS,
 }
 """Generators by name; each takes about the number of ops and a seed."""

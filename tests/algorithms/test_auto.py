@@ -80,7 +80,7 @@ def test_no_backward_of_a_chain_runs_twice(monkeypatch):
 
     module = import_module("schedsim.algorithms.auto")
     monkeypatch.setattr(module, "local_search", repeating)
-    monkeypatch.setattr(module, "MOST_SEARCHED", 0)  # else the exact search has the last word
+    monkeypatch.setattr(module, "MOST_SWEPT", 0)  # else the exact search has the last word
     options = {"seed": 0, "gap": 0.0}
     known = persistent.schedule
     (plan,) = module._over_all_schedules(chain, chain, 6, known, Effort(1.0), options)
@@ -125,10 +125,10 @@ def test_chains_of_few_stages_get_the_best_of_any_schedule(as_graph):
 def test_what_the_exact_search_leaves_open_has_its_bound():
     """The annealing goes on from there, and both bounds are looked at."""
     chain = uniform(60)
-    plan = auto(chain.graph, 18_000_000, effort=0.5)
+    plan = auto(chain.graph, 24_000_000, effort=0.5)
     assert plan.status == "feasible"
     assert {row.planner for row in plan.candidates} >= {"chain_optimum", "local_search"}
-    assert plan.lower_bound_s / chain.store_all_s - 1 > 0.34  # many cuts together prove 0.33
+    assert plan.lower_bound_s / chain.store_all_s - 1 > 0.54  # cuts and the search prove far less
 
 
 def test_a_stage_that_must_be_kept_is_left_to_the_others():

@@ -30,7 +30,7 @@ def test_there_is_room_for_a_planner(name):
 @pytest.mark.parametrize("name", [name for name in SYNTHETIC_GRAPHS if name not in FORWARD_ONLY])
 def test_every_forward_op_has_a_backward_one(name):
     """It takes twice the time, and reads what the forward one read."""
-    graph = SYNTHETIC_GRAPHS[name](100, 0)
+    graph = SYNTHETIC_GRAPHS[name](140, 0)
     ops = {op.name: op for op in graph}
     forward = [op for op in graph if op.phase == "forward"]
     assert len(ops) == 2 * len(forward) + 1
