@@ -20,10 +20,11 @@ NOT_SUPPORTED = {
     "cusolver": 9,
     "cufft": 16,
     "cupti": 27,
+    "cuFile": 5007,  # CU_FILE_PLATFORM_NOT_SUPPORTED
     "cu": 801,
 }
-_CALL = re.compile(r"^(__cuda|cuda|cublas|cudnn|cusparse|cusolver|cufft|cupti|cu)[A-Z]\w*$")
-_NOT_OURS = re.compile(r"^cuFile")  # of files, not of the device: its own library answers
+_CALL = re.compile(r"^(__cuda|cuda|cublas|cudnn|cusparse|cusolver|cufft|cupti|cuFile|cu)[A-Z]\w*$")
+_NUM_BYTES = re.compile(r"^cuFile(Read|Write)$")  # they return how many, or -1
 _TEXTS = re.compile(r"(ErrorString|StatusString|StatusName|ErrorName)$")
 
 
@@ -41,9 +42,9 @@ def is_ours(name: str) -> bool:
     Examples
     --------
     >>> is_ours("cublasSgemm_v2"), is_ours("cuFileRead"), is_ours("curl_easy_init")
-    (True, False, False)
+    (True, True, False)
     """
-    return bool(_CALL.match(name)) and not _NOT_OURS.match(name)
+    return bool(_CALL.match(name))
 
 
 def defined(objects: Iterable[Path], nm: str) -> set[str]:
@@ -75,6 +76,8 @@ def stub_source(names: Iterable[str]) -> str:
         "    DRY_EXPORT int name(void) { return dry_fail(dry_unmodelled(#name, code)); }",
         "#define TEXT(name, code) \\",
         "    DRY_EXPORT const char *name(void) { return dry_last_unmodelled(); }",
+        "#define FILES(name, code) \\",  # a structure of two numbers, in one register
+        "    DRY_EXPORT long name(void) { dry_unmodelled(#name, 0); return code; }",
     ]
     for name in sorted(names):
         found = _CALL.match(name)
@@ -82,5 +85,7 @@ def stub_source(names: Iterable[str]) -> str:
         prefix = found[1]
         macro = "RUNTIME" if prefix in ("cuda", "__cuda") else "STUB"
         macro = "TEXT" if _TEXTS.search(name) else macro
-        lines.append(f"{macro}({name}, {NOT_SUPPORTED[prefix]})")
+        macro = "FILES" if prefix == "cuFile" else macro
+        code = -1 if _NUM_BYTES.match(name) else NOT_SUPPORTED[prefix]
+        lines.append(f"{macro}({name}, {code})")
     return "\n".join(lines) + "\n"

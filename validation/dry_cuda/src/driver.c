@@ -158,6 +158,13 @@ CUresult cuLogsRegisterCallback(CUlogsCallback f, void *data, CUlogsCallbackHand
     return CUDA_SUCCESS;
 }
 CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) { return CUDA_SUCCESS; }
+/* Private tables. NVRTC asks for one before it compiles, goes without it where the call fails, and
+ * crashes where the call is missing. A library with a CUDA runtime of its own (NCCL) fails. */
+CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+    dry_estimated("cuGetExportTable is not modelled: NVRTC goes without it, NCCL fails");
+    *table = NULL;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;

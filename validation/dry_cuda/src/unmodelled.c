@@ -34,15 +34,17 @@ void dry_estimated(const char *what) {
 
 /* Driver calls are asked for by name, at run time: each such name gets a function of its own. */
 #define CUDA_ERROR_IS_NOT_SUPPORTED 801
-#define NUM_SLOTS 64
+#define NUM_SLOTS 512
 static char slot_names[NUM_SLOTS][96];
 static int num_slots;
 
 #define SLOT(i) \
     static int slot_##i(void) { return dry_unmodelled(slot_names[i], CUDA_ERROR_IS_NOT_SUPPORTED); }
 #define EIGHT(m, t) m(t##0) m(t##1) m(t##2) m(t##3) m(t##4) m(t##5) m(t##6) m(t##7)
-#define ALL(m) EIGHT(m, 0) EIGHT(m, 01) EIGHT(m, 02) EIGHT(m, 03) EIGHT(m, 04) EIGHT(m, 05) \
-    EIGHT(m, 06) EIGHT(m, 07) /* octal numerals: 00 to 077 */
+#define MANY(m, t) EIGHT(m, t##0) EIGHT(m, t##1) EIGHT(m, t##2) EIGHT(m, t##3) EIGHT(m, t##4) \
+    EIGHT(m, t##5) EIGHT(m, t##6) EIGHT(m, t##7)
+#define ALL(m) MANY(m, 0) MANY(m, 01) MANY(m, 02) MANY(m, 03) MANY(m, 04) MANY(m, 05) \
+    MANY(m, 06) MANY(m, 07) /* octal numerals: 000 to 0777; NCCL alone asks for a hundred calls */
 ALL(SLOT)
 #define NAME(i) slot_##i,
 static int (*const slots[NUM_SLOTS])(void) = {ALL(NAME)};
@@ -52,7 +54,7 @@ void *dry_unmodelled_driver_call(const char *name) {
     pthread_mutex_lock(&lock);
     while (at < num_slots && strcmp(slot_names[at], name)) at++;
     if (at == num_slots && num_slots < NUM_SLOTS - 1) num_slots++;
-    const char *text = at < NUM_SLOTS - 1 ? name : "a driver call (more than 63 are unknown)";
+    const char *text = at < NUM_SLOTS - 1 ? name : "a driver call (more than 511 are unknown)";
     snprintf(slot_names[at], sizeof slot_names[at], "%s", text);
     pthread_mutex_unlock(&lock);
     return (void *)slots[at];
