@@ -73,15 +73,19 @@ def run_ranks(function, num_ranks, *arguments, timeout_s=TIMEOUT_S, allow_exit=F
 
 def _wait(processes, folder, timeout_s):
     began = time.monotonic()
-    failed_at = None
-    while any(process.is_alive() for process in processes):
+    failed_at, queued = None, dict.fromkeys(range(len(processes)), 0.0)
+    while True:
         for process in processes:
             process.join(0.05)
+        if not any(process.is_alive() for process in processes):
+            return
         now = time.monotonic()
         if failed_at is None and any(process.exitcode for process in processes):
             failed_at = now
         # On a busy machine a rank is slow; one that hangs waits for no core.
-        queued_s = sum(_queued_s(process.pid) for process in processes)
+        for k, process in enumerate(processes):
+            queued[k] = max(queued[k], _queued_s(process.pid))  # nobody counts for one that ended
+        queued_s = sum(queued.values())
         # Where one has died, the others have some seconds to say what they saw.
         late = failed_at is not None and now > failed_at + 60.0 + queued_s
         if late or now > began + min(timeout_s + queued_s, LONGEST_S):
