@@ -10,15 +10,9 @@ from .fabric import Fabric
 from .float8_layer import gathers_float8, write_layer
 from .kept_names import split_host
 from .layer_ops import LayerOps, kept_tensors, offloaded_tensors, repeated_ops
+from .memory_bounds import LayerBytes, RankSizes, least_bytes, stage_sizes
 from .rank_memory import lasting_bytes
-from .stages import (
-    StageParts,
-    layer_policies,
-    layer_share,
-    rank_parameters,
-    rank_stages,
-    split_stages,
-)
+from .stages import StageParts, layer_policies, layer_share, rank_stages, split_stages
 from .tape import RankOp
 from .training import Training
 
@@ -28,6 +22,7 @@ class LayerCosts:
     """A layer under one policy: its seconds, its input, its kept bytes, what runs again.
 
     Of an offloaded layer, input and kept bytes on the device are 0, and `host_bytes` their sum.
+    `saved_bytes` is what its backward reads of its forward, recomputed or not, without its input.
     """
 
     forward_s: float
@@ -36,15 +31,7 @@ class LayerCosts:
     kept_bytes: int
     again: frozenset[str]
     host_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _RankParts:
-    """Stages of a rank, its resident bytes, and parameters of each stage before sharding."""
-
-    stages: list[StageParts]
-    lasting_bytes: int
-    of_stages: list[int]
+    saved_bytes: int = 0
 
 
 class StepBounds:
@@ -60,7 +47,7 @@ class StepBounds:
         self.fabric = fabric
         self._layers: dict[tuple[object, ...], LayerOps] = {}
         self._costs: dict[tuple[object, ...], LayerCosts] = {}
-        self._parts: dict[tuple[Degrees, Training, int], _RankParts] = {}
+        self._ranks: dict[tuple[Degrees, Training, int], RankSizes] = {}
 
     def time_s(self, degrees: Degrees, training: Training) -> float:
         """Seconds that no order of the micro-batches can beat.
@@ -117,41 +104,45 @@ class StepBounds:
     def memory_bytes(self, degrees: Degrees, training: Training, rank: int) -> int:
         """Bytes that a pipeline rank holds at once whatever the allocator does.
 
-        These are the resident bytes and the gathered parameters that stay, plus the larger of two
-        terms. One is the state at the first backward: the kept tensors of all micro-batches begun
-        before it, and the logits. The other is the whole gradients that exist after that backward.
+        Under FSDP2 see `schedsim.clusters.memory_bounds`. Otherwise these are the resident bytes
+        and the state at the first backward: the kept tensors of all micro-batches begun before it,
+        and the logits.
         """
-        parts = self._rank_parts(degrees, training, rank)
-        stages, lasting = parts.stages, parts.lasting_bytes
+        known = self._rank_sizes(degrees, training, rank)
+        layers = [
+            [
+                LayerBytes(one.input_bytes, one.kept_bytes, one.saved_bytes)
+                for one in self._of_layers(degrees, training, stage)
+            ]
+            for stage in known.stages
+        ]
+        if training.state == "fsdp2":
+            return least_bytes(degrees, training, known, rank, layers)
         count = training.micro_batches(degrees)
         begun = min(count, degrees.pipeline - rank) if degrees.pipeline > 1 else 1
         if training.schedule == "gpipe":
             begun = count
-        stage = stages[-1] if training.schedule == "interleaved" else stages[0]
-        held = begun * self._kept_bytes(degrees, training, stage)
-        if stage.head:
-            held += self._logits_bytes(degrees, training)
-        if training.state != "fsdp2" or (degrees.pipeline == 1 and training.zero_stage == 3):
-            return lasting + held
-        # Whole gradients are added up until the last micro-batch; with one group of micro-batches,
-        # interleaved stages finish one after another.
-        several = count > degrees.pipeline or len(stages) == 1
-        added = parts.of_stages
-        sums = (sum(added) if several else max(added)) if count > 1 else 0
-        whole = sum(added)
-        return lasting + self._gathered_bytes(degrees, training) * whole + max(held, 4 * sums)
+        at = -1 if training.schedule == "interleaved" else 0
+        # The input of the first layer may be a resident buffer.
+        kept = sum(one.kept_bytes for one in layers[at])
+        held = begun * (kept + sum(one.input_bytes for one in layers[at][1:]))
+        return known.lasting_bytes + held + known.logits_bytes * known.stages[at].head
 
-    def _rank_parts(self, degrees: Degrees, training: Training, rank: int) -> _RankParts:
+    def _rank_sizes(self, degrees: Degrees, training: Training, rank: int) -> RankSizes:
         """What does not depend on the recomputation, worked out once."""
         key = degrees, replace(training, recompute="none"), rank
-        if key not in self._parts:
+        if key not in self._ranks:
             stages = rank_stages(split_stages(self.model, degrees, training), degrees, rank)
-            self._parts[key] = _RankParts(
+            each = self._gathered_bytes(degrees, training)
+            self._ranks[key] = RankSizes(
                 stages,
+                [stage_sizes(self.model, degrees, training, one, each) for one in stages],
                 lasting_bytes(self.model, degrees, training, stages).total,
-                [rank_parameters(self.model, degrees, [one])[0] for one in stages],
+                each,
+                self._logits_bytes(degrees, training),
+                self.layer_input_bytes(degrees, training),
             )
-        return self._parts[key]
+        return self._ranks[key]
 
     def _logits_bytes(self, degrees: Degrees, training: Training) -> int:
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
@@ -189,6 +180,8 @@ class StepBounds:
         again = repeated_ops(layer, kept, training)
         read = {t for op in (*again, *layer.backward) for t in op.reads}
         kept_bytes = sum(layer.sizes[t] for t in kept & read if t != layer.output)
+        made = {t for op in layer.forward for t in op.writes if t != layer.output}
+        saved = made & {t for op in layer.backward for t in op.reads}
         moved = offloaded_tensors(layer, policy, training) if host else ()
         found = LayerCosts(
             sum(self._op_s(op) for op in layer.forward),
@@ -197,6 +190,7 @@ class StepBounds:
             0 if host else kept_bytes,
             frozenset(op.name for op in again),
             sum(layer.sizes[one] for one in moved),
+            sum(layer.sizes[one] for one in saved),
         )
         self._costs[*key, named] = found
         return found
@@ -225,8 +219,3 @@ class StepBounds:
             columns = self.model.vocab // degrees.tensor
             total += 3 * self.fabric.op_s(2.0 * tokens * self.model.hidden * columns, 0, 0)
         return total
-
-    def _kept_bytes(self, degrees: Degrees, training: Training, stage: StageParts) -> int:
-        costs = self._of_layers(degrees, training, stage)
-        # The input of the first layer may be a resident buffer.
-        return sum(one.kept_bytes for one in costs) + sum(one.input_bytes for one in costs[1:])
