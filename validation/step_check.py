@@ -64,6 +64,10 @@ def compare(
             f", or at most {exact.planned_off:.1e} of the largest entry from float64, where the "
             f"plain step's are up to {exact.plain_off:.1e} from it"
         )
+        if exact.nudged_off:
+            line += (
+                f", and up to {exact.nudged_off:.1e} where its numbers are off by their last digit"
+            )
     return line, None
 
 
@@ -80,14 +84,14 @@ def _float64_step(
     if no_room_for(_FLOAT64 * planned.store_all_bytes, next(model.parameters()).device, 0):
         return None
 
-    def results() -> Mapping[str, Tensor]:
-        wide, loss = in_float64((model, settings.loss))
+    def results(nudge: int | None) -> Mapping[str, Tensor]:
+        wide, loss = in_float64((model, settings.loss), nudge)
         num_extra = count_extra_inputs(model, settings.loss, len(inputs))
 
         def plain(*inputs: Any, **keywords: Any) -> Tensor:
             return plain_loss(wide, loss, inputs, keywords, num_extra)
 
-        return Both(wide, loss, None).results(plain, *in_float64((inputs, dict(keywords))))
+        return Both(wide, loss, None).results(plain, *in_float64((inputs, dict(keywords)), nudge))
 
     return Float64Step(results)
 

@@ -44,10 +44,10 @@ def steps_of(model):
 
 
 def reference(model, inputs):
-    def results():
-        wide = in_float64(model)
+    def results(nudge):
+        wide = in_float64(model, nudge)
         plain, _ = steps_of(wide)
-        return Both(wide, F.mse_loss, None).results(plain, in_float64(inputs), {})
+        return Both(wide, F.mse_loss, None).results(plain, in_float64(inputs, nudge), {})
 
     return Float64Step(results)
 
@@ -95,7 +95,7 @@ def test_nothing_is_accepted_where_the_step_does_not_run_in_float64(cancelling):
     model, inputs = cancelling
     plain, planned = steps_of(model)
 
-    def fails():
+    def fails(_nudge):
         raise TypeError("float32 alone")
 
     both = Both(model, F.mse_loss, None)
@@ -162,9 +162,9 @@ def test_a_buffer_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(seed):
 
         return step
 
-    def results():
-        wide = in_float64(model)
-        return Both(wide, None, None).results(step_of(wide, "plain"), in_float64((x,)), {})
+    def results(nudge):
+        wide = in_float64(model, nudge)
+        return Both(wide, None, None).results(step_of(wide, "plain"), in_float64((x,), nudge), {})
 
     def difference(one, other):
         both, exact = Both(model, None, None), Float64Step(results)
@@ -174,3 +174,59 @@ def test_a_buffer_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(seed):
     assert difference("plain", "other order") is None
     assert difference("other order", "plain") is None
     assert "buffer mean" in str(difference("plain", "wrong"))
+
+
+class GateAtZero(nn.Module):
+    """A gate whose input is zero but for rounding: another order of additions closes it.
+
+    Attributes
+    ----------
+    way
+        How the input is added up: ``"plain"``, in another order, or with a wrong result behind it.
+    """
+
+    def __init__(self, x):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(4) + 0.5)
+        one_ulp = 2.0**-22
+        self.threshold = float((self.weight.detach() * x).sum()) - one_ulp
+        self.way = "plain"
+
+    def forward(self, x):
+        y = self.weight * x
+        gap = y.sum() - self.threshold
+        if self.way == "other order":
+            gap = gap - 2.0**-21
+        out = y.sum() + 0.01 * (gap > 0) * y.square().sum()
+        return out * (1.05 if self.way == "wrong" else 1.0)
+
+
+def test_a_gate_that_rounding_opens_or_closes_is_no_difference():
+    """The plain step has the side of float64 by chance, and a nudge of its numbers the other."""
+    torch.manual_seed(0)
+    x = torch.rand(4) + 0.5
+    model = GateAtZero(x)
+    assert 2 < model.threshold < 4  # where a unit in the last place is 2**-22
+
+    def step_of(module, way):
+        def step(x):
+            module.way = way
+            return module(x)
+
+        return step
+
+    def results(nudge):
+        wide = in_float64(model, nudge)
+        return Both(wide, None, None).results(step_of(wide, "plain"), in_float64((x,), nudge), {})
+
+    def difference(way):
+        both, exact = Both(model, None, None), Float64Step(results)
+        steps = step_of(model, "plain"), step_of(model, way)
+        return both.difference(*steps, (x,), {}, rounded=True, exact=exact), exact
+
+    found, exact = difference("other order")
+    assert found is None
+    assert exact.nudged_off > 1e-3 > 1e-6 > exact.plain_off
+    found, exact = difference("wrong")
+    assert found is not None
+    assert not exact.accepted
