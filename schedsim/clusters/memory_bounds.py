@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .rank_memory import representative_micro_batches
-from .rank_moments import Moment, moments_of
+from .rank_moments import BackwardMoment, moments_of
 from .stages import StageParts, end_parameters, layer_shard, layer_share
 from .training import Training
 
@@ -110,12 +110,12 @@ def least_bytes(
     return max(
         size
         for moment in moments
-        for size in held(degrees, training, rank, moment, _Held(played, kept, layers))
+        for size in held(degrees, training, rank, moment, _KeptByStages(played, kept, layers))
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _KeptByStages:
     """Micro-batches, and for each stage what one of them keeps, in all and by layer."""
 
     count: int
@@ -130,7 +130,11 @@ def _kept_bytes(stage: StageParts, layers: list[LayerBytes]) -> int:
 
 
 def _with_gathered(
-    degrees: Degrees, training: Training, rank: RankSizes, moment: Moment, held: _Held
+    degrees: Degrees,
+    training: Training,
+    rank: RankSizes,
+    moment: BackwardMoment,
+    held: _KeptByStages,
 ) -> Iterator[int]:
     """Where gathered parameters stay until the last micro-batch, and whole gradients are summed."""
     total = rank.lasting_bytes
@@ -153,7 +157,11 @@ def _with_gathered(
 
 
 def _sharded(
-    degrees: Degrees, training: Training, rank: RankSizes, moment: Moment, held: _Held
+    degrees: Degrees,
+    training: Training,
+    rank: RankSizes,
+    moment: BackwardMoment,
+    held: _KeptByStages,
 ) -> Iterator[int]:
     """Where each layer is gathered when it is needed, and its gradients are reduced at once."""
     [sizes], [layers] = rank.sizes, held.layers

@@ -9,7 +9,7 @@ from ..pipelines.orders import Action, make_order
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class BackwardMoment:
     """The beginning of a backward, told for each stage of the rank, by its place among them.
 
     Attributes
@@ -32,7 +32,7 @@ class Moment:
     summed: tuple[bool, ...]
     num_outputs: int
 
-    def covers(self, other: Moment) -> bool:
+    def covers(self, other: BackwardMoment) -> bool:
         """Whether everything that is there at the other moment is there now too."""
         return self.stage == other.stage and all(
             one >= two for one, two in zip(self._all, other._all, strict=True)
@@ -44,7 +44,9 @@ class Moment:
 
 
 @cache
-def moments_of(schedule: str, num_ranks: int, count: int, num_chunks: int) -> list[list[Moment]]:
+def moments_of(
+    schedule: str, num_ranks: int, count: int, num_chunks: int
+) -> list[list[BackwardMoment]]:
     """The moments of each rank that no other of its moments covers.
 
     Notes
@@ -58,14 +60,14 @@ def moments_of(schedule: str, num_ranks: int, count: int, num_chunks: int) -> li
     return [_of_rank(order) for order in orders]
 
 
-def _of_rank(order: list[Action]) -> list[Moment]:
+def _of_rank(order: list[Action]) -> list[BackwardMoment]:
     stages = sorted({action.stage for action in order})
     place = {stage: k for k, stage in enumerate(stages)}
     split = any(action.kind == "W" for action in order)
     last = max(action.micro for action in order)
     in_flight, gathered = [0] * len(stages), [False] * len(stages)
     summed, num_outputs = [False] * len(stages), 0
-    found = dict[Moment, None]()
+    found = dict[BackwardMoment, None]()
     for action in order:
         k = place[action.stage]
         if action.kind == "F":
@@ -73,7 +75,9 @@ def _of_rank(order: list[Action]) -> list[Moment]:
             gathered[k] = True
             num_outputs += k == len(stages) - 1
         elif action.kind == "B":
-            found[Moment(k, tuple(in_flight), tuple(gathered), tuple(summed), num_outputs)] = None
+            found[
+                BackwardMoment(k, tuple(in_flight), tuple(gathered), tuple(summed), num_outputs)
+            ] = None
             in_flight[k] -= 1
             gathered[k] = gathered[k] and action.micro < last
         if action.kind == ("W" if split else "B"):
