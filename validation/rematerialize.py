@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from .rematerialized import Rematerialized
 from .step_inputs import check_inputs_in_place, check_step_inputs
 from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
 from .torch_private.pytrees import tree_map_only
+from .varying_steps import are_for_many_sizes
 from .ways.choices import price
 from .ways.way import Way
 
@@ -43,12 +44,13 @@ class FurtherOptions:
     extra_bytes: int = 0
     costs: str = "measured"
     host_bytes: int | str | None = None
+    largest: Mapping[int, int] = field(default_factory=dict)
     in_place: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> tuple[FurtherOptions, dict[str, Any]]:
         """Those among `given`, and what is left: options of the planner."""
-        own = {field.name for field in fields(cls)}
+        own = {one.name for one in fields(cls)}
         rest = {name: value for name, value in given.items() if name not in own}
         return cls(**{name: value for name, value in given.items() if name in own}), rest
 
@@ -134,9 +136,13 @@ def rematerialize(
             these.
         ``host_bytes=None``
             The host memory that `offload` may take, pinned; by default without a limit.
+        ``largest={}``
+            Dimension of the inputs -> the largest size that it will have: ``{1: 2048}``. All is
+            traced and planned at once, for that size: other sizes of steps op by op then take
+            milliseconds when they come. A share as `budget` is one of that size's peak.
         ``in_place=False``
             The model itself is changed and returned. Goes with `optimizer`, ``device``,
-            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort`` and `check`
+            ``planner``, ``time_limit_s``, ``extra_bytes``, ``effort``, ``largest`` and `check`
             alone; `drop_in_report` says what was planned.
 
     Returns
@@ -173,6 +179,7 @@ def rematerialize(
         _refuse_in_place(more, refused, level)
         own = {"optimizer": optimizer, "extra_bytes": more.extra_bytes, "planner": more.planner}
         own |= {"time_limit_s": more.time_limit_s, "compile": compile, "check": check}
+        own |= {"largest": more.largest}
 
         def planned() -> nn.Module:
             found = DropInOptions.read({"budget": budget, **own, **options})
@@ -209,7 +216,15 @@ def rematerialize(
             ranks=ranks,
             check=check,
             compile=compile,
+            largest=more.largest,
         )
+        if more.largest and (more.shapes != "plan" or not are_for_many_sizes(settings)):
+            raise SchedsimError(
+                "largest= is for steps planned op by op: no plan by blocks, with chunks, "
+                "micro-batches, copies, compile or several ranks, or of shapes='raise', is for "
+                "many sizes",
+                hint="leave it out, or in_place=True",
+            )
         arguments, keywords = _unpacked(model, inputs, more.device)
         check_step_inputs(model, loss, arguments, keywords)
         module = Rematerialized(model, settings, shapes=more.shapes, max_shapes=more.max_shapes)

@@ -122,7 +122,10 @@ class Rematerialized(nn.Module):
 
     def plan_for(self, *inputs: Any, **keywords: Any) -> None:
         """As `prepare`, also where the plan is for later steps than the first."""
-        self._step_for(self._full_key(inputs, keywords), inputs, keywords)
+        key = self._full_key(inputs, keywords)
+        if self._settings.largest:
+            self._step_of_many(key, inputs, keywords)
+        self._step_for(key, inputs, keywords)
 
     def _full_key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         """The values that a plan depends on, here and on the ranks that follow the same plan."""
@@ -480,19 +483,29 @@ class Rematerialized(nn.Module):
         if not are_for_many_sizes(settings) or self._bucket_bytes or settings.keep_gradients:
             return None
         known = [(other, v) for other, v in self._planned.items() if v.steps]
-        if any(step.captured.level != "op" for _, v in known for step in v.steps):
+        by_blocks = any(step.captured.level != "op" for _, v in known for step in v.steps)
+        if by_blocks and not settings.largest:
             return None
         check_step_inputs(self._model, settings.loss, inputs, keywords)
+        name = type(self._model).__name__
 
         def make(open_sizes: list[frozenset[int]]) -> StepWithLoss | None:
-            assert self._budget_bytes is not None
-            made = make_step(
-                self._model, settings, self._budget_bytes, inputs, keywords, open_sizes
-            )
-            if made is not None:
+            known_bytes = self._budget_bytes
+            budget = settings.budget if known_bytes is None else known_bytes
+            made = make_step(self._model, settings, budget, inputs, keywords, open_sizes)
+            if made is not None and settings.largest:
+                self._budget_bytes = made.budget_bytes
+            elif made is not None:
                 warnings.warn(
-                    f"sizes of {type(self._model).__name__} differ from step to step: one plan is "
-                    "made for all further sizes, whose peak is evaluated at each",
+                    f"sizes of {name} differ from step to step: one plan is made for all further "
+                    "sizes, whose peak is evaluated at each",
+                    ReplannedWarning,
+                    stacklevel=5,
+                )
+            elif settings.largest:
+                warnings.warn(
+                    f"largest= has no effect: no plan for many sizes can be made of {name}, each "
+                    "size is planned when it comes",
                     ReplannedWarning,
                     stacklevel=5,
                 )
@@ -500,7 +513,8 @@ class Rematerialized(nn.Module):
 
         forms = [(other[0].leaves, (other[0].spec, other[1:])) for other, _ in known]
         rest = key[0].spec, key[1:]
-        return self._many_sizes.step_for(key[0].leaves, forms, rest, make)
+        at_once = None if settings.largest else forms
+        return self._many_sizes.step_for(key[0].leaves, at_once, rest, make)
 
     def _still_checked(
         self,

@@ -92,6 +92,7 @@ class Settings:
     ranks: Ranks = ALONE
     compile: bool = False
     remeasure: bool = False
+    largest: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def bound_ranks(self) -> Ranks:

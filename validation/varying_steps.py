@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from schedsim.errors import SchedsimError
+from schedsim.errors import InfeasibleBudgetError, SchedsimError
 
 from .block_level.scheduled_blocks import loss_of
 from .capture.skeleton import count_extra_inputs, run_step
 from .drop_in.drop_in_options import DropInOptions
-from .drop_in.in_place import in_place, session_in
+from .drop_in.in_place import in_place, rehearse_loop, session_in
 from .step_planning import Settings
 from .torch_private.dynamo_settings import left_open
 from .torch_private.pytrees import tree_map_only
@@ -48,6 +48,11 @@ class StepWithLoss(nn.Module):
         found = run_step(self.model, self.loss_function, self.num_extra, inputs, keywords)
         return loss_of(found) if self.loss_function is None else found
 
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes, which may have been given as a share."""
+        return session_in(self).budget_bytes
+
 
 def are_for_many_sizes(settings: Settings) -> bool:
     """Whether steps by `settings` can run by one plan for many sizes."""
@@ -74,7 +79,7 @@ class ManySizes:
     def step_for(
         self,
         leaves: Sequence[Any],
-        known: Sequence[tuple[Sequence[Any], Any]],
+        known: Sequence[tuple[Sequence[Any], Any]] | None,
         rest: Any,
         make: Callable[[list[frozenset[int]]], StepWithLoss | None],
     ) -> StepWithLoss | None:
@@ -83,7 +88,8 @@ class ManySizes:
         Parameters
         ----------
         known
-            Forms of the inputs that have plans of their own, each with what else it depends on.
+            Forms of the inputs that have plans of their own, each with what else it depends on;
+            ``None`` where the sizes that differ were named, and the step is made at once.
         rest
             The same of the inputs that come.
         make
@@ -91,6 +97,9 @@ class ManySizes:
         """
         kind = _without_sizes(leaves), rest
         if kind in self._steps:
+            return self._steps[kind]
+        if known is None:
+            self._steps[kind] = make([])
             return self._steps[kind]
         alike = [others for others, its in known if (_without_sizes(others), its) == kind]
         if len(alike) < NUM_PLANNED_APART:
@@ -112,7 +121,7 @@ def _without_sizes(leaves: Sequence[Any]) -> tuple[Any, ...]:
 def make_step(
     model: nn.Module,
     settings: Settings,
-    budget_bytes: int,
+    budget: int | str,
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
     open_sizes: Sequence[frozenset[int]],
@@ -123,19 +132,32 @@ def make_step(
     ----------
     open_sizes
         For each tensor among the inputs, the dimensions whose size differs from step to step.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        A step of the largest size that the caller has named does not fit.
     """
     step = StepWithLoss(model, settings.loss, count_extra_inputs(model, settings.loss, len(inputs)))
     own = {"optimizer": settings.optimizer, "extra_bytes": settings.extra_bytes}
     own |= {"planner": settings.planner, "time_limit_s": settings.time_limit_s}
-    rest = iter(open_sizes)
+    options = {"budget": budget, "check": settings.check, **own, **settings.options}
+    options["largest"] = settings.largest
+    if open_sizes:
+        rest = iter(open_sizes)
 
-    def marked(tensor: Tensor) -> Tensor:
-        return left_open(tensor, next(rest))
+        def marked(tensor: Tensor) -> Tensor:
+            return left_open(tensor, next(rest))
 
-    inputs, keywords = tree_map_only(Tensor, marked, (inputs, dict(keywords)))
-    options = {"budget": budget_bytes, "check": settings.check, **own, **settings.options}
+        inputs, keywords = tree_map_only(Tensor, marked, (inputs, dict(keywords)))
     try:
         in_place(step, inputs, keywords, DropInOptions.read(options))
+        if settings.largest and session_in(step).parts:
+            rehearse_loop(step, inputs, keywords)
+    except InfeasibleBudgetError:
+        if settings.largest:
+            raise
+        return None
     except SchedsimError:
         return None  # a plan for this shape alone says what there is to say
     return step if session_in(step).parts else None

@@ -9,12 +9,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation import rematerialized  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure.meters import AllocatorMeter  # noqa: E402
 from schedsim.validation.measure.storage import storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError, SchedsimError  # noqa: E402
 
 LENGTHS = (24, 16, 40, 9, 31, 56, 12, 33, 47, 25, 60, 18)
 NUM_STEPS_APART = 2
@@ -129,3 +131,39 @@ def test_options_that_no_plan_for_many_sizes_honours_keep_plans_apart():
     for x, target in list(batches())[:4]:
         module(x, target).backward()
     assert len(module.plans) == 4
+
+
+def test_a_largest_size_that_is_named_is_planned_for_at_once(monkeypatch):
+    """No step traces, captures or plans anything, whatever its size."""
+    losses, parameters, peaks = plain()
+    budget = int(0.8 * max(peaks))
+    model, module = made(budget, largest={1: max(LENGTHS)}, effort=0.2)
+    [many] = module._many_sizes._steps.values()
+    known = len(session_in(many).parts[0].schedules)
+
+    def refuse(*_arguments, **_keywords):
+        raise AssertionError("a step is planned when it comes")
+
+    monkeypatch.setattr(rematerialized, "capture_step", refuse)
+    monkeypatch.setattr(rematerialized, "make_step", refuse)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReplannedWarning)
+        found, ends, measured = trained(model, module, 1)
+    assert torch.equal(found, losses)
+    assert all(map(torch.equal, ends, parameters))
+    assert max(measured) <= budget
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before
+    assert len(session_in(many).parts[0].schedules) == known
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_largest_size_that_does_not_fit_is_refused_at_once():
+    with pytest.raises(InfeasibleBudgetError, match="= 4096"):
+        made("1MiB", largest={1: 4096}, effort=0.2)
+
+
+def test_a_largest_size_is_refused_where_no_plan_is_for_many_sizes():
+    with pytest.raises(SchedsimError, match="largest= is for steps planned op by op") as caught:
+        made("16MiB", largest={1: 60}, level="block")
+    assert "in_place=True" in caught.value.hint

@@ -19,11 +19,16 @@ from ..dry_cuda import has_values
 from ..guards.recording import python_generators, restore_python_generators
 from ..torch_private.module_tables import AnyBatchNorm, buffers_of
 
+Source = str | torch.Generator
+"""A device, for its default generator; `PYTHON`; or a generator of a module's own."""
 
-def generators(model: nn.Module) -> tuple[str, ...]:
-    """The devices whose random numbers `model` may draw: the CPU, and those of its tensors."""
+
+def generators(model: nn.Module) -> tuple[Source, ...]:
+    """Whose random numbers `model` may draw: of the CPU, of its tensors' devices, of its own."""
     devices = {str(p.device) for p in model.parameters() if p.device.type == "cuda"}
-    return ("cpu", *sorted(devices))
+    held = [one for m in model.modules() for one in vars(m).values()]
+    own = {id(one): one for one in held if isinstance(one, torch.Generator)}
+    return ("cpu", *sorted(devices), *own.values())
 
 
 PYTHON = "python"
@@ -32,19 +37,21 @@ PYTHON = "python"
 
 @dataclass(frozen=True)
 class RandomState:
-    """States of the default generators of some devices, and of Python's where it is named."""
+    """States of the default generators of some devices, of Python's, and of modules' own."""
 
-    states: tuple[tuple[str, Any], ...]
+    states: tuple[tuple[Source, Any], ...]
 
     @classmethod
-    def now(cls, devices: Sequence[str]) -> RandomState:
+    def now(cls, devices: Sequence[Source]) -> RandomState:
         """The present states."""
         return cls(tuple((device, _get_state(device)) for device in devices))
 
     def restore(self) -> None:
         """Set the generators to these states."""
         for device, state in self.states:
-            if device == PYTHON:
+            if isinstance(device, torch.Generator):
+                device.set_state(torch.from_numpy(state))
+            elif device == PYTHON:
                 restore_python_generators(state)
             elif device == "cpu":
                 torch.set_rng_state(torch.from_numpy(state))
@@ -60,14 +67,18 @@ class RandomState:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _same_state(device: str, one: Any, two: Any) -> bool:
+def _same_state(device: Source, one: Any, two: Any) -> bool:
+    if isinstance(device, torch.Generator):
+        return bool(np.array_equal(one, two))
     if device == PYTHON:
         same_numpy = all(np.array_equal(a, b) for a, b in zip(one[1], two[1], strict=True))
         return bool(one[0] == two[0] and same_numpy)
     return bool(np.array_equal(one, two) if device == "cpu" else torch.equal(one, two))
 
 
-def _get_state(device: str) -> Any:
+def _get_state(device: Source) -> Any:
+    if isinstance(device, torch.Generator):
+        return device.get_state().numpy().copy()
     if device == PYTHON:
         return python_generators()
     if device == "cpu":  # a copy that torch's allocator does not hold, among activations
@@ -201,9 +212,10 @@ class AutocastState:
     devices: tuple[tuple[str, torch.dtype], ...]
 
     @classmethod
-    def now(cls, devices: Sequence[str]) -> AutocastState:
+    def now(cls, devices: Sequence[Source]) -> AutocastState:
         """The present state of the kinds of `devices`."""
-        kinds = sorted({torch.device(device).type for device in devices if device != PYTHON})
+        named = [one for one in devices if isinstance(one, str) and one != PYTHON]
+        kinds = sorted({torch.device(one).type for one in named})
         return cls(
             tuple(
                 (kind, torch.get_autocast_dtype(kind))

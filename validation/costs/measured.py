@@ -217,6 +217,7 @@ def made_up_tensors(
 ) -> Callable[[int], torch.Tensor]:
     """A function from a value that `call` reads to a tensor of the value's form on `device`."""
     bound = _index_bound(program, call)
+    packed = _packed_rows(program, call)
     has_pivots = getattr(call.target, "overloadpacket", None) in _PIVOTED
 
     def make(value: int) -> torch.Tensor:
@@ -230,6 +231,8 @@ def made_up_tensors(
             made.uniform_(0.1, 0.9)
         elif has_pivots and v.dtype is torch.int32:
             made.copy_(torch.arange(span) + 1)  # a row is exchanged with itself; any is not below 1
+        elif value in packed:
+            made.copy_(torch.tensor(packed[value]))
         else:
             made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
         return made.as_strided(v.shape, v.stride)
@@ -242,6 +245,27 @@ _PIVOTED = (
     torch.ops.aten.lu_unpack,
     torch.ops.aten.linalg_ldl_solve,
 )
+
+
+def _packed_rows(program: Program, call: Call) -> dict[int, list[int]]:
+    """The numbers of rows at each time, by value, where `call` reads a packed sequence.
+
+    Rows only become fewer with time, and are all those of the sequence together.
+    """
+    name = str(getattr(call.target, "_name", ""))
+    first = {"schedsim::recurrent": 0, "schedsim::recurrent_backward": 3}.get(name)
+    if first is None:
+        return {}
+    x, sizes, states = call.args[first : first + 3]
+    if sizes is None:
+        return {}
+    [sizes_of], [x_of], [state, *_] = list(refs(sizes)), list(refs(x)), list(refs(states))
+    num_rows, num_times = program.values[x_of].shape[0], program.values[sizes_of].shape[0]
+    most = program.values[state].shape[1]
+    if num_times < 2:
+        return {sizes_of: [num_rows] * num_times}
+    each, more = divmod(max(num_rows - most, 0), num_times - 1)
+    return {sizes_of: [most, *(each + (k < more) for k in range(num_times - 1))]}
 
 
 def _index_bound(program: Program, call: Call) -> int:

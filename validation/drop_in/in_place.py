@@ -23,8 +23,8 @@ from ..capture.eager_paths import eager_paths_in_parts
 from ..capture.gru_cells import has_gru_cells, whole_gru_gates
 from ..capture.recurrent import whole_recurrence
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
-from ..guards.reach import static_reach
-from ..guards.recording import refuse_iterators
+from ..guards.reach import changed_methods, methods_of, static_reach
+from ..guards.recording import detached_copies, refuse_iterators
 from ..guards.state import StateSnapshot
 from ..guards.state_walk import HOOKS
 from ..ranks import Ranks, ranks_of
@@ -55,6 +55,13 @@ from .plain_check import (
     results_on_rank,
 )
 from .session import Session
+
+_WAY_OUT = (
+    " (for a budget, give the loss: rematerialize(model, inputs, budget, loss) plans what Dynamo "
+    "does not trace by other ways, or says what stands against it)"
+)
+_NUM_REHEARSED = 3
+"""Steps after which all is planned: one is measured, and the next one begins with the plan."""
 
 
 def in_place(
@@ -278,6 +285,25 @@ def _run_by_all(
     )
 
 
+def rehearse_loop(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Run the first steps of a loop whose loss is the output of `model`; all state is restored.
+
+    Outside of the model there is nothing then, so that what later steps would measure and plan is
+    measured and planned here.
+    """
+    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
+    try:
+        with _left_as_it_is(model, inputs, keywords, True), untouched(model):
+            for _ in range(_NUM_REHEARSED):
+                for parameter, _gradient in kept:
+                    parameter.grad = None
+                given, named = detached_copies((inputs, dict(keywords)))
+                model(*given, **named).backward()
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
 def restore(model: nn.Module) -> nn.Module:
     """Remove the budget of `model`, and return it as it was before ``in_place=True``."""
     if isinstance(replacement_of(inside(model)), _BudgetedCall):
@@ -338,8 +364,10 @@ class _BudgetedCall:
 
         # Dynamo takes variables of the environment for constants, and does not look at them again.
         self._variables = tuple(sorted(static_reach([model]).variables))
+        # It does not look again at the methods of classes either.
+        self._methods = methods_of(model)
         self._compiled = compiled
-        self._runs: dict[tuple[str | None, ...], Any] = {}
+        self._runs: dict[tuple[Any, ...], Any] = {}
         self._num_forwards = 0
         # The parts hold the session, and are not to hold the model.
         session.tracing = functools.partial(
@@ -360,6 +388,7 @@ class _BudgetedCall:
             if self.session.num_forwards == self._num_forwards and not _has_begun():
                 raise _NewGraph
             self._is_due = True  # the part of this call that has run must not run again
+        self._methods = methods_of(self._model) | self._methods
         return compiled_part(self.session, graph_module, inputs)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
@@ -394,7 +423,8 @@ class _BudgetedCall:
         self._num_forwards = before = self.session.num_forwards
         breaks = graph_breaks()
         with self.session.tracing():
-            run = self._run_for(tuple(map(os.environ.get, self._variables)))
+            replaced = changed_methods(self._methods)
+            run = self._run_for((*map(os.environ.get, self._variables), *replaced))
             try:
                 found = run(*inputs, **keywords)
             except Exception as error:
@@ -408,18 +438,19 @@ class _BudgetedCall:
             warnings.warn(
                 f"a step of {type(self._model).__name__} runs as it is, not within the budget: "
                 + (
-                    f"Dynamo traces no part of it: {reason}"
+                    f"Dynamo traces no part of it: {reason.rstrip(' ;')}"
                     if reason
                     else "Dynamo traces no part of it, or no more after too many retracings "
                     "(torch._dynamo.config.recompile_limit)"
-                ),
+                )
+                + _WAY_OUT,
                 PlainStepWarning,
                 stacklevel=3,
             )
         return found
 
-    def _run_for(self, variables: tuple[str | None, ...]) -> Any:
-        """The compiled call for these values of the environment's variables.
+    def _run_for(self, variables: tuple[Any, ...]) -> Any:
+        """The compiled call for these variables of the environment, and replaced methods.
 
         After as many values as Dynamo would trace anew, it is the call of the model as it is.
         """

@@ -34,6 +34,13 @@ _DYNAMIC = frozenset(
     {"getattr", "hasattr", "setattr", "__dict__", "vars", "eval", "exec", "attrgetter", "globals"}
 )
 _ENVIRONMENT = frozenset({"environ", "getenv"})
+_CLOCK, _FILES = ("time",), ("io", "_io", "posix", "nt")
+_OUTSIDE: dict[str, tuple[str, ...]] = {
+    "open": _FILES, "listdir": _FILES, "stat": _FILES, "scandir": _FILES,
+    "time": _CLOCK, "time_ns": _CLOCK, "monotonic": _CLOCK, "perf_counter": _CLOCK,
+    "now": ("datetime",), "today": ("datetime", "date"),
+}  # fmt: skip
+"""Functions in C that ask what no guard sees, with the modules or classes that they are of."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OWN = globals()
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -81,11 +88,15 @@ class Reach:
 class CodeRun:
     """A context that notes the code which runs in it on this thread.
 
+    In ``asked`` it notes where code outside of libraries asks what lies outside of Python: files
+    and clocks.
+
     Code that the cycle collector calls, finalizers and ``gc.callbacks``, is not noted: it may run
     at any allocation, in any step.
     """
 
     codes: dict[CodeType, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[str, None] = field(default_factory=dict)
     _before: Any = None
     _thread: int = 0
     _collecting: bool = False
@@ -116,7 +127,9 @@ class CodeRun:
         if phase == "stop" and threading.get_ident() == self._thread:
             self._collecting = False
 
-    def _note(self, frame: Any, event: str, _arg: object) -> None:
+    def _note(self, frame: Any, event: str, called: Any) -> None:
+        if event == "c_call" and getattr(called, "__name__", "") in _OUTSIDE:
+            self._note_outside(frame, called)
         if event != "call" or self._collecting or frame.f_globals is _OWN:
             return
         code = frame.f_code
@@ -132,6 +145,17 @@ class CodeRun:
                 method = getattr(owner, name, None)
                 if isinstance(method, FunctionType):
                     self.codes.setdefault(method.__code__, method.__globals__)
+
+    def _note_outside(self, frame: Any, called: Any) -> None:
+        of = getattr(called, "__self__", None)
+        own = of.__name__ if isinstance(of, type) else getattr(called, "__module__", None)
+        while frame is not None and frame.f_globals.get("__name__") == "pathlib":
+            frame = frame.f_back
+        if own in _OUTSIDE[called.__name__] and frame is not None and not self._collecting:
+            module = frame.f_globals.get("__name__")
+            if not is_library(module):
+                code = frame.f_code
+                self.asked[f"{code.co_name} in {module}, line {frame.f_lineno}"] = None
 
     def note_function(self, function: Any) -> None:
         """Note a function, method or callable object that a backward may call later."""
@@ -219,6 +243,34 @@ def static_reach(roots: Iterable[Any]) -> Reach:
         named |= reach.names or {name for name, _ in methods}
         if len(found.codes) == before:
             return reach
+
+
+Methods = dict[tuple[type, str], Any]
+"""Class and name -> the function that the class itself holds under that name."""
+
+
+def methods_of(model: Any) -> Methods:
+    """The methods that a forward of `model` may run, by the classes of its modules.
+
+    Of the classes of libraries, ``forward`` counts alone.
+    """
+    kinds = {kind for part in model.modules() for kind in type(part).__mro__}
+    return {
+        (kind, name): value
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if name == "forward"
+        or (isinstance(value, FunctionType) and not is_library(kind.__module__))
+    }
+
+
+def changed_methods(known: Methods) -> tuple[Any, ...]:
+    """Those that are no longer as `known`: each with what is in its place. O(methods)."""
+    return tuple(
+        (kind, name, vars(kind).get(name))
+        for (kind, name), value in known.items()
+        if kind.__dict__.get(name) is not value
+    )
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:

@@ -42,6 +42,8 @@ class Recorded:
         Changes that it left behind in Python, one line each.
     draws
         Generators of Python and NumPy from which it drew.
+    asked
+        Places in its code that read a file or a clock.
     places
         Places of the effects.
     settles
@@ -59,6 +61,7 @@ class Recorded:
     questions: tuple[Question, ...] = ()
     effects: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
     places: Places = NO_PLACES
     settles: bool = False
     warm: tuple[Any, ...] = ()
@@ -94,6 +97,12 @@ class Recorded:
             raise UnsupportedError(
                 f"a step draws numbers from {' and '.join(self.draws)}, which a graph would freeze",
                 hint="draw them with torch, or outside of forward and loss as an input; "
+                "or level='block'",
+            )
+        if self.asked:
+            raise UnsupportedError(
+                f"a step reads a file or a clock, which a graph would not: {self.asked[0]}",
+                hint="read it in the loop, and set an attribute or hand it in as an input; "
                 "or level='block'",
             )
         numbers = [q for q in self.questions if _is_measured(q.answer)]
@@ -207,7 +216,8 @@ def record(
     written = {id(t) for t in first.written}
     if second.effects or {id(t) for t in second.written} != written:
         return first
-    return replace(first, settles=True, reach=first.reach.joined(second.reach))
+    reach = first.reach.joined(second.reach)
+    return replace(first, settles=True, reach=reach, asked=second.asked)
 
 
 def refuse_iterators(state: StateSnapshot) -> None:
@@ -297,6 +307,7 @@ class _Recorder:
             questions=tuple(answers.questions),
             effects=tuple(effects),
             draws=draws,
+            asked=tuple(codes.asked),
             places=places,
             warm=warm,
             written=tuple(tensor for tensor, _ in undo.written.values()),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -17,48 +16,20 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.nn.functional as F  # noqa: E402
+from changing_loops import (  # noqa: E402
+    WIDTH,
+    Block,
+    Case,
+    Line,
+    blocks,
+    first_difference,
+    same,
+    train,
+)
 from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
-import schedsim  # noqa: E402
 from schedsim.errors import UnsupportedError  # noqa: E402
-
-NUM_STEPS = 4
-WIDTH, BATCH = 8, 64
-
-
-def blocks(num=4, dropout=0.0):
-    """A line of small blocks."""
-    return nn.Sequential(
-        *(
-            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(dropout))
-            for _ in range(num)
-        )
-    )
-
-
-class Line(nn.Module):
-    """A head around a line of blocks; what a case changes is in the blocks or around them."""
-
-    def __init__(self, *items):
-        super().__init__()
-        self.layers = nn.ModuleList(items or blocks())
-        self.head = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
-class Block(nn.Module):
-    """A layer whose forward is a case's own."""
-
-    def __init__(self, **attributes):
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        for name, value in attributes.items():
-            setattr(self, name, value)
 
 
 class Annealed(Block):
@@ -148,6 +119,10 @@ class ClassAttribute(Block):
         return torch.tanh(self.linear(x)) * self.scale
 
 
+def first_scale():
+    SETTINGS.value, ClassAttribute.scale = 1.0, 1.0
+
+
 class Iterates(Block):
     """Takes the next of an iterator in forward."""
 
@@ -188,26 +163,6 @@ class CountsBackward(Block):
 
     def forward(self, x):
         return torch.tanh(self.linear(x))
-
-
-@dataclass
-class Case:
-    """A loop: how its model is built, what happens before each step, and what is expected.
-
-    Attributes
-    ----------
-    before
-        ``before(model, step)`` changes something; returns a new loss or ``None``.
-    loss
-        ``loss()`` gives a loss, and what happens before each step besides.
-    budget
-        Of the step.
-    """
-
-    build: object
-    before: object = lambda model, k: None
-    loss: object = None
-    budget: str = "85%"
 
 
 def of(kind, *args, **kwargs):
@@ -403,7 +358,7 @@ CASES = {
     "momentum": Case(of(Normed), schedule_momentum),
     "layer drop": Case(of(LayerDrop), budget="110%"),
     "crop": Case(of(Crop)),
-    "numpy noise": Case(of(NumpyNoise)),
+    "numpy noise": Case(of(NumpyNoise), budget="120%"),
     "mixup of python": Case(Line, loss=lambda: (mixup_loss(random.random), None)),
     "mixup of numpy": Case(Line, loss=lambda: (mixup_loss(lambda: np.random.beta(1, 1)), None)),
     "closure": Case(Line, loss=closure_loss),
@@ -416,19 +371,19 @@ CASES = {
     "hook": Case(Line, late_hook),
     "hook on all": Case(lambda: nn.Sequential(*blocks()), late_pre_hook_on_all),
     "backward hook": Case(Line, late_backward_hook),
-    "backward count": Case(of(CountsBackward)),
+    "backward count": Case(of(CountsBackward), budget="120%"),
     "data replaced": Case(of(Teaches)),
     "module replaced": Case(Line, replace_module),
     "module replaced in sequence": Case(lambda: nn.Sequential(*blocks()), lambda m, k: swap(m, k)),
     "forward replaced": Case(Line, replace_forward, budget="100%"),
     "parameter replaced": Case(Line, replace_parameter),
-    "stored": Case(of(Stores)),
+    "stored": Case(of(Stores), budget="105%"),
     "prune": Case(Line, prune_later),
     "config": Case(lambda: configured(), set_config),
-    "global": Case(of(ReadsGlobal), set_global),
-    "class attribute": Case(of(ClassAttribute), set_class),
+    "global": Case(of(ReadsGlobal), set_global, start=first_scale),
+    "class attribute": Case(of(ClassAttribute), set_class, start=first_scale),
     "frozen": Case(Line, freeze),
-    "iterator": Case(of(Iterates, numbers=None), lambda m, k: None),
+    "iterator": Case(lambda: Line(*(Iterates(numbers=numbers()) for _ in range(4)))),
     "lstm": Case(
         from_recurrence(nn.LSTM, num_layers=2, dropout=0.5, batch_first=True), budget="150%"
     ),
@@ -462,90 +417,32 @@ def configured():
     return Line(*(WithConfig(config=config) for _ in range(4)))
 
 
-def built(case):
-    """Model, loss and what the loop does before a step, from a fixed start."""
-    torch.manual_seed(0)
-    SETTINGS.value, ClassAttribute.scale = 1.0, 1.0
-    model = case.build()
-    for module in model.modules():
-        if isinstance(module, Iterates):
-            module.numbers = numbers()
-    loss, before = case.loss() if case.loss is not None else (F.mse_loss, None)
-    return model, loss, before or case.before
-
-
-def attributes(model, loss):
-    """What Python the step left behind."""
-    found = []
-    for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            if isinstance(value, int | float | torch.Tensor) and key != "training":
-                found.append((f"{name}.{key}", value))
-    return [*found, ("log", list(getattr(loss, "log", [])))]
-
-
-def seeded(k):
-    """All generators at a fixed place."""
-    torch.manual_seed(100 + k)
-    random.seed(100 + k)
-    np.random.seed(100 + k)
-
-
-def train(case, level=None, **options):
-    """What a loop leaves after every step, its warnings, and the module."""
-    model, loss, before = built(case)
-    x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step, module = (lambda x, target: loss(model(x), target)), None
-    if level:
-        options = {"effort": 0.1, **options}
-        module = step = schedsim.rematerialize(
-            model, (x, target), case.budget, loss, level=level, **options
-        )
-    left = []
-    for k in range(NUM_STEPS):
-        before(model, k)
-        if {id(p) for g in optimizer.param_groups for p in g["params"]} != {
-            id(p) for p in model.parameters()
-        }:
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        seeded(k)
-        value = step(x, target)
-        value.backward()
-        grads = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
-        draws = (random.random(), float(np.random.rand()), torch.rand(()))
-        state = [p.detach().clone() for p in [*model.parameters(), *model.buffers()]]
-        left.append((value.detach(), grads, state, draws, attributes(model, loss)))
-        optimizer.step()
-        optimizer.zero_grad()
-    return left, module
-
-
-def same(a, b):
-    """Equal to the bit, through lists and tuples."""
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        both = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
-        return both and a.shape == b.shape and torch.equal(a, b)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a == b
-
-
-WHAT = ("loss", "gradients", "state", "draws", "attributes")
 # What no plan at that level can be: a line says so when it is asked for.
 REFUSED = {
     "op": (
-        "counter", "layer drop", "crop", "numpy noise", "mixup of python", "mixup of numpy",
-        "logging", "buffer reassigned", "stored", "iterator",
+        "counter",
+        "layer drop",
+        "crop",
+        "numpy noise",
+        "mixup of python",
+        "mixup of numpy",
+        "logging",
+        "buffer reassigned",
+        "stored",
+        "iterator",
     ),
     "block": ("iterator", "lstm", "gru", "data replaced"),
     "auto": ("iterator", "data replaced"),
-}  # fmt: skip
+    "in place": ("iterator", "data replaced"),
+}
+# Their loss is the loop's own in place, and their model a plain one.
+LOSSES = ("mixup of python", "mixup of numpy", "closure", "bound method", "logging")  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "level"),
     [(name, level) for name in CASES for level in ("auto", "block")]
+    + [(name, "in place") for name in CASES if name not in LOSSES]
     + [(name, "op") for name in (*REFUSED["op"], "momentum", "prune", "lstm")],
 )
 def test_a_loop_is_the_plain_one_to_the_bit_or_refused(name, level):
@@ -555,14 +452,9 @@ def test_a_loop_is_the_plain_one_to_the_bit_or_refused(name, level):
             train(case, level)
         assert caught.value.hint
         return
-    expected, _ = train(case)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found, _ = train(case, level)
-    for k, (mine, its) in enumerate(zip(found, expected, strict=True)):
-        for what, a, b in zip(WHAT, mine, its, strict=True):
-            assert same(a, b), f"step {k}: {what}: {a} instead of {b}"
-    assert not any(type(value).__name__ == "FakeTensor" for _, value in found[-1][-1])
+        assert first_difference(case, level) is None
 
 
 def lines(name, level="auto"):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import cProfile
+import datetime
 import gc
+import logging
 import sys
+import time
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.guards.reach import CodeRun, is_library  # noqa: E402
+from schedsim.validation.guards.reach import (  # noqa: E402
+    CodeRun,
+    changed_methods,
+    is_library,
+    methods_of,
+)
 
 COLLECTIONS = 0
 FINALIZED = 0
@@ -78,3 +86,41 @@ def test_what_reads_checkpoints_is_a_library():
     assert is_library("huggingface_hub.constants")
     assert not is_library("transformers.models.gpt2.modeling_gpt2")
     assert not is_library("transformers.utils.generic")
+
+
+def test_code_that_asks_a_file_or_a_clock_is_noted(tmp_path):
+    """Wherever in Python it asks; what libraries ask for themselves is not."""
+    path = tmp_path / "number"
+    path.write_text("1")
+
+    def by_open():
+        with open(path) as file:
+            return file.read()
+
+    def by_path():
+        return path.read_text()
+
+    def by_clock():
+        return time.time() + datetime.datetime.now().timestamp()
+
+    for function in (by_open, by_path, by_clock):
+        with CodeRun() as run:
+            function()
+        assert any(place.startswith(f"{function.__name__} in ") for place in run.asked)
+    with CodeRun() as run:
+        torch.ones(2).add(1)
+        logging.getLogger("of nobody").info("says the time")
+    assert not run.asked
+
+
+def test_methods_that_a_class_is_given_are_told():
+    class Own(torch.nn.Linear):
+        def helper(self):
+            return 1
+
+    known = methods_of(torch.nn.Sequential(Own(2, 2)))
+    assert changed_methods(known) == ()
+    first, Own.helper = Own.helper, lambda self: 2
+    assert [name for _, name, _ in changed_methods(known)] == ["helper"]
+    Own.helper = first
+    assert changed_methods(known) == ()
