@@ -30,7 +30,7 @@ from .block_program import BlockProgram, BlockRun
 from .bundles import Bundle, BundleState, detached, holding, leaves_of, packing, place_in
 from .first_conditions import FirstConditions, FirstStates
 from .parts import Part, StepInputs
-from .repeated_forward import AutocastState, Buffers
+from .repeated_forward import AutocastState, Buffers, Source
 from .sharded import Sharding
 from .step_copies import Copies
 from .transfers import Mover
@@ -64,7 +64,7 @@ class StepLayout:
     state
         For each part, the buffers besides batch norms' that a forward changes.
     devices
-        Devices whose random numbers are replayed.
+        Devices, and generators of modules, whose random numbers are replayed.
     python
         Places outside of tensors that a forward changes: repeated runs find them as the first run
         did, and leave them unchanged.
@@ -81,7 +81,7 @@ class StepLayout:
     num_extra: int
     needs_gradient: Sequence[tuple[bool, ...]]
     state: Sequence[Buffers]
-    devices: tuple[str, ...]
+    devices: tuple[Source, ...]
     python: Places = NO_PLACES
     sharding: Sharding | None = None
     releases_output: bool = False
