@@ -68,7 +68,7 @@ def run(budget, folder, resume=False):
         tokens, labels = microbatch(0)
         with context:
             schedsim.rematerialize(
-                model, tokens, budget, in_place=True, extra_bytes=storage_bytes(labels), effort=1
+                model, tokens, budget, in_place=True, extra_bytes=storage_bytes(labels), effort=0.1
             )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 3))

@@ -24,7 +24,7 @@ def run(budget):
     batches = [torch.randint(0, 256, (4, 64)) for _ in range(6)]
     if budget:
         given = {"input_ids": batches[0], "labels": batches[0]}
-        schedsim.rematerialize(model, given, budget, in_place=True, effort=1)
+        schedsim.rematerialize(model, given, budget, in_place=True, effort=0.1)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-2)
     peaks, losses = StepPeaks(model, optimizer), []

@@ -37,7 +37,7 @@ def run(budget, folder, resume=False):
         # The loader fetches a batch ahead, which nobody sees from within the model.
         held = x.untyped_storage().nbytes() + 2 * target.untyped_storage().nbytes()
         with accelerator.autocast():
-            schedsim.rematerialize(model, x, budget, in_place=True, extra_bytes=held, effort=1)
+            schedsim.rematerialize(model, x, budget, in_place=True, extra_bytes=held, effort=0.1)
         del x, target
     if resume:
         accelerator.load_state(folder)

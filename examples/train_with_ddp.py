@@ -32,7 +32,7 @@ def run(budget, level):
     held = storage_bytes(target)
     step = model
     if budget and level == "op":
-        schedsim.rematerialize(model, x, budget, in_place=True, extra_bytes=held, effort=1)
+        schedsim.rematerialize(model, x, budget, in_place=True, extra_bytes=held, effort=0.1)
     elif budget:
         step = schedsim.rematerialize(
             model, (x, target), budget, nn.functional.cross_entropy, level="block",

@@ -37,7 +37,7 @@ def train(budget, num_steps=6, checkpoint=None):
         x, target = batch()
         # schedsim does not see the bytes of the average and of the targets: name them.
         held = storage_bytes([*average.parameters(), *average.buffers(), target])
-        schedsim.rematerialize(model, x, budget, in_place=True, extra_bytes=held, effort=1)
+        schedsim.rematerialize(model, x, budget, in_place=True, extra_bytes=held, effort=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=2)
     parts = {"model": model, "average": average, "optimizer": optimizer, "scaler": scaler}

@@ -24,7 +24,7 @@ class Budget(pl.Callback):
             x, target = batch
             held = target.untyped_storage().nbytes()  # beside what the net is given
             schedsim.rematerialize(
-                module.net, x, self.budget, in_place=True, extra_bytes=held, effort=1
+                module.net, x, self.budget, in_place=True, extra_bytes=held, effort=0.1
             )
 
 

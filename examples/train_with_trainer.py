@@ -40,7 +40,7 @@ def run(budget, folder, resume=False):
     if budget:
         ids = torch.stack([row["input_ids"] for row in tokens(4)])
         given = {"input_ids": ids, "labels": ids.clone()}
-        schedsim.rematerialize(model, given, budget, in_place=True, effort=1)
+        schedsim.rematerialize(model, given, budget, in_place=True, effort=0.1)
     settings = TrainingArguments(
         folder, max_steps=NUM_STEPS, per_device_train_batch_size=4, save_steps=3, report_to=[],
         logging_steps=1, disable_tqdm=True, use_cpu=not torch.cuda.is_available(), seed=0,
