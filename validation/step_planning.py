@@ -39,7 +39,7 @@ from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
 from .guards.state import StateSnapshot
 from .guards.state_change import StateChange
-from .measure.meters import no_collection
+from .measure.meters import meter_of_budgets, no_collection
 from .op_level.recorded_ops import with_requests
 from .optimizer_requests import with_optimizer
 from .ranks import ALONE, Ranks
@@ -543,8 +543,9 @@ def _by_block(
 ) -> CapturedStep:
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
+    device = next(model.parameters()).device
     times = BlockTimes(
-        next(model.parameters()).device,
+        device,
         read=not settings.remeasure,
         num_ranks=len(settings.bound_ranks.members),
     )
@@ -558,6 +559,7 @@ def _by_block(
                 inputs,
                 settings.loss,
                 kwargs=keywords,
+                meter=meter_of_budgets(device),
                 rounds=3,
                 known_times=times.find,
                 movable=bool(settings.offload),

@@ -32,6 +32,7 @@ from .capture import CapturedGraph
 from .capture.attention_backends import kernels_of
 from .dry_cuda import LABEL, dry_device_name, get_dry_device, has_times, is_dry
 from .environment import device_name, resolve_device
+from .measure.meters import meter_of_budgets
 from .models import build_model, read_options
 from .op_level.recorded_ops import with_requests
 from .resident_state import counted_line
@@ -211,12 +212,14 @@ def read_target(
     remeasure: bool = False,
     rounds: int = 7,
     movable: bool = False,
+    scratch: bool = False,
 ) -> Read:
     """The target that `text` names, captured at `level` for `device`.
 
     ``cpu`` and ``cuda`` are measured. At the op level, any device of `schedsim.workloads.devices`
     may be named: the model is then never allocated, and its times are rooflines. `movable` is as in
-    `capture_target`.
+    `capture_target`. With `scratch`, workspaces hold all that a budget bounds, where no `meter` is
+    named.
     """
     level = level or "block"
     if device is not None and device.partition(":")[0] not in ("cpu", "cuda", "dry"):
@@ -228,6 +231,8 @@ def read_target(
         return _for_a_device_elsewhere(text, level, device)
     try:
         target = load_target(text, device)
+        if scratch and meter is None:
+            meter = meter_of_budgets(target.device)
         captured = capture_target(
             target, level, meter=meter, remeasure=remeasure, rounds=rounds, movable=movable
         )

@@ -40,7 +40,7 @@ def target_options(function: Any) -> Any:
         remeasure_option,
         click.option(
             "--meter",
-            help="How bytes are measured: storage, allocator or cuda; by default by device.",
+            help="How bytes are measured: storage, allocator or cuda; by default as budgets count.",
         ),
         click.option("--level", help="Capture the model by block (default) or by op."),
         click.option(
@@ -106,6 +106,7 @@ def command(**given: Any) -> int:
             meter=request.meter,
             remeasure=request.again,
             movable=movable,
+            scratch=True,
         )
     offloading = None
     if plan is not None:

@@ -74,3 +74,18 @@ def test_the_measured_peak_is_within_every_budget(name):
     # What is named as the least was seen, if by a search that another may not repeat in a second.
     with contextlib.suppress(InfeasibleBudgetError):
         check(least)
+
+
+@pytest.mark.parametrize("name", ["resnet", "unet"])
+def test_scratch_of_convolutions_counts_by_blocks(name):
+    """A step by blocks takes what was predicted to the byte, workspaces of libraries included."""
+    kind, options = SMALL[name]
+    model, inputs, loss = build_model(kind, **options)
+    model.train()
+    module = schedsim.rematerialize(model, inputs, "100%", loss, level="block", effort=0.1)
+    resident_bytes = storage_bytes([*model.parameters(), *model.buffers(), inputs, *loss.buffers()])
+    for budget in ("100%", "85%"):
+        module.replan(budget)
+        module.prepare(*inputs)
+        found = measured_peak(model, resident_bytes, lambda: module(*inputs))
+        assert found == module.plan.peak_bytes

@@ -127,6 +127,19 @@ def get_meter(name: str | None, device: torch.device | str) -> Meter:
     return AllocatorMeter() if name == "allocator" else StorageMeter()
 
 
+def meter_of_budgets(device: torch.device | str) -> str | None:
+    """Name of the meter whose bytes a budget bounds: what is allocated, scratch of kernels too.
+
+    ``None`` on CUDA, whose own meter counts that.
+
+    Examples
+    --------
+    >>> meter_of_budgets("cpu")
+    'allocator'
+    """
+    return "allocator" if torch.device(device).type == "cpu" else None
+
+
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Collect no garbage in the block: cycles that happen to die in between would be noise.

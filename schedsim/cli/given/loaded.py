@@ -145,7 +145,12 @@ def read(
 
             where = source.options["device"]
             built = read_target(
-                name, level=source.level, device=where, movable=movable, remeasure=source.again
+                name,
+                level=source.level,
+                device=where,
+                movable=movable,
+                remeasure=source.again,
+                scratch=True,
             )
             workload, lines, origin = built.workload, built.lines, built.origin
             continue
