@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 @json_option
 @output_option("Write the timeline of one rank to FILE, a Perfetto trace.")
 @click.option("--mem", "budget", type=SizeType(), help="Bytes that a device may reserve.")
+@click.option(
+    "--host-mem", "host_bytes", type=SizeType(), help="Host memory of a device, for offloading."
+)
 @click.option("--search", is_flag=True, help="Choose degrees, order and recomputation for --mem.")
 @click.option(
     "--global-batch", type=int, help="With --search: sequences per step; one per device by default."
@@ -38,9 +41,10 @@ if TYPE_CHECKING:
 def command(request: ClusterRequest, **asked: Any) -> int:
     """Predict a training step of a published model on a cluster.
 
-    Exit code 1 if a rank reserves more than --mem (by default the device's memory). With --search,
-    the degrees that are not given, the order of micro-batches and the recomputation of each rank
-    are chosen together, for the fastest step that fits.
+    Exit code 1 if a rank reserves more than --mem (by default the device's memory), or keeps more
+    on its host than --host-mem (no limit by default). With --search, the degrees that are not
+    given, the order of micro-batches and the recomputation of each rank are chosen together, for
+    the fastest step that fits.
 
     \b
     schedsim cluster --preset llama3-8b --devices 8 --fsdp 8 --batch 2 --recompute selective
@@ -57,6 +61,7 @@ def command(request: ClusterRequest, **asked: Any) -> int:
             budget,
             asked["global_batch"],
             asked["effort"],
+            host_bytes=asked["host_bytes"],
             framework=asked["launch"],
         )
         if choice.best is None:
@@ -72,18 +77,22 @@ def command(request: ClusterRequest, **asked: Any) -> int:
 
         write_trace(found.time.timeline, asked["output"])
     limit = budget if budget is not None else found.fabric.device.memory_bytes
+    host_limit = asked["host_bytes"]
     settings = _launch(found, asked["launch"])
     if as_json:
-        extra = {"launch": settings} if settings is not None else {}
+        extra: dict[str, Any] = {"launch": settings} if settings is not None else {}
+        if host_limit is not None:
+            extra["host_budget_bytes"] = host_limit
         more = search_document(choice) if choice is not None else {}
         print_json(found.document() | {"budget_bytes": limit} | extra | more)
     else:
-        _show(found, limit)
+        _show(found, limit, host_limit)
         if choice is not None:
             show_choice(choice)
         if settings is not None:
             click.echo(f"\n{settings}", nl=False)
-    return YES if found.reserved_bytes <= limit else NO
+    hosts_hold = host_limit is None or _on_host_bytes(found) <= host_limit
+    return YES if found.reserved_bytes <= limit and hosts_hold else NO
 
 
 def _predicted(request: ClusterRequest, budget: int | None) -> ClusterPrediction:
@@ -113,12 +122,20 @@ def _launch(found: ClusterPrediction, framework: str | None) -> str | None:
     return launch_settings(found, framework)
 
 
-def _host_facts(found: ClusterPrediction) -> list[tuple[str, str]]:
-    most = max(rank.host_bytes for rank in found.ranks)
-    return [("on hosts", f"{format_bytes(most)} of offloaded tensors per device")] if most else []
+def _on_host_bytes(found: ClusterPrediction) -> int:
+    return max(rank.host_bytes for rank in found.ranks)
 
 
-def _show(found: ClusterPrediction, limit: int) -> None:
+def _host_facts(found: ClusterPrediction, limit: int | None) -> list[tuple[str, str]]:
+    most = _on_host_bytes(found)
+    if not most and limit is None:
+        return []
+    of = "" if limit is None else f" of {format_bytes_short(limit)}"
+    over = ": too much" if limit is not None and most > limit else ""
+    return [("on hosts", f"{format_bytes(most)}{of} of offloaded tensors per device{over}")]
+
+
+def _show(found: ClusterPrediction, limit: int, host_limit: int | None) -> None:
     """The prediction, for people."""
     from ..clusters.op_words import in_words
 
@@ -147,7 +164,7 @@ def _show(found: ClusterPrediction, limit: int) -> None:
         ("reserved", f"{format_bytes(found.reserved_bytes)} by the allocator on the fullest rank"),
         ("budget", f"{format_bytes(limit)} per device: {fits}"),
         ("in use", f"{format_bytes(found.peak_bytes)} at the peak"),
-        *_host_facts(found),
+        *_host_facts(found, host_limit),
         ("step time", format_seconds(found.step_s)),
         ("tokens", f"{found.tokens_per_device_s:,.0f} per second and device"),
         ("MFU", f"{found.mfu:.1%}".replace("%", " %")),

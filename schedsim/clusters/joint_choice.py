@@ -100,11 +100,13 @@ class _Search:
         *,
         keep: bool,
         offload: bool,
+        host_bytes: int | None,
         framework: str | None,
     ) -> None:
         self.model = model
         self.fabric = fabric
         self.budget_bytes = budget_bytes
+        self.host_bytes = host_bytes
         self.bounds = StepBounds(model, fabric)
         self.ladder = RecomputeLadder(
             self.bounds,
@@ -242,7 +244,10 @@ class _Search:
             count = training.micro_batches(degrees)
             played = representative_micro_batches(degrees, training) or count
             self.num_layers += layers * min(count, played)
-            needed = rank_memory(self.model, degrees, training, self.fabric, rank).reserved_bytes
+            memory = rank_memory(self.model, degrees, training, self.fabric, rank)
+            needed = memory.reserved_bytes
+            if self.host_bytes is not None and memory.host_bytes > self.host_bytes:
+                return False
         if without_host(recompute) == "full" and needed > self.budget_bytes:
             self.least_bytes = min(needed, self.least_bytes or needed)
         return needed <= self.budget_bytes
@@ -280,7 +285,8 @@ def choose(
         ``recompute``, ``zero_stage``. Besides, ``keep``: whether a rank may keep what single ops of
         its layers make (true by default). Otherwise it recomputes nothing, every second product,
         half of its layers or all, which frameworks have words for. And ``offload``: whether what it
-        keeps may lie in host memory (true by default). And ``framework``: one of
+        keeps may lie in host memory (true by default), and ``host_bytes``: the most of it for each
+        device (no limit by default). And ``framework``: one of
         `schedsim.clusters.launch_settings.FRAMEWORKS`, whose settings have to say the step: one
         recomputation for all ranks, of those that it has words for.
 
@@ -304,11 +310,22 @@ def choose(
     for name, value in (("keep", keep), ("offload", offload)):
         if not isinstance(value, bool):
             raise SchedsimError(f"{name} {value!r} is not true or false")
+    host_bytes = options.pop("host_bytes", None)
+    if host_bytes is not None and (isinstance(host_bytes, bool) or host_bytes < 0):
+        raise SchedsimError(f"host_bytes {host_bytes!r} is not 0 or more")
     framework = options.pop("framework", None)
     if framework is not None:
         check_framework(framework)
     space = _space(devices, global_batch, options)
-    search = _Search(model, fabric, budget_bytes, keep=keep, offload=offload, framework=framework)
+    search = _Search(
+        model,
+        fabric,
+        budget_bytes,
+        keep=keep,
+        offload=offload,
+        host_bytes=host_bytes,
+        framework=framework,
+    )
     every = [
         one
         for one in space.candidates(model, fabric)

@@ -155,6 +155,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     "cluster": {
         **CLUSTER,
         "--mem": sample("60GB"),
+        "--host-mem": sample("1GB"),
         "--search": sample(mem="50GB", global_batch="8", effort="2"),
         "--global-batch": sample("16", search=(), mem="50GB", effort="2"),
         "--effort": sample("1", search=(), mem="50GB", global_batch="8"),

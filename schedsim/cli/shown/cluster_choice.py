@@ -25,6 +25,7 @@ def searched(
     global_batch: int | None,
     effort: int | None,
     *,
+    host_bytes: int | None,
     framework: str | None,
 ) -> ClusterChoice:
     """The joint choice, in the words of `framework` if it is given."""
@@ -41,7 +42,7 @@ def searched(
     assert budget is not None
     assert request.devices is not None
     sequences = request.devices if global_batch is None else global_batch
-    words["framework"] = framework
+    words |= {"framework": framework, "host_bytes": host_bytes}
     with working("choosing"):
         return choose(request.preset, budget, global_batch=sequences, **words)
 

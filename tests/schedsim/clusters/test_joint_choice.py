@@ -133,6 +133,16 @@ def test_a_stage_recomputes_what_its_own_memory_needs(tiny):
     hosted = choose("tiny", budget, **words).best
     assert hosted.training.recompute.split("/")[0].endswith("@host")
     assert hosted.step_s <= tight.best.step_s
+    # With half of that host memory, and with none.
+    most = max(rank.host_bytes for rank in hosted.ranks)
+    half = choose("tiny", budget, host_bytes=most // 2, **words).best
+    assert max(rank.host_bytes for rank in half.ranks) <= most // 2
+    assert hosted.step_s <= half.step_s
+    none = choose("tiny", budget, host_bytes=0, **words).best
+    assert max(rank.host_bytes for rank in none.ranks) == 0
+    assert half.step_s <= none.step_s
+    with pytest.raises(SchedsimError, match="host_bytes -1 is not 0 or more"):
+        choose("tiny", budget, host_bytes=-1, **words)
 
 
 def test_not_worse_than_the_published_settings():
