@@ -15,6 +15,7 @@ from schedsim.units import format_bytes
 
 from .guards.differential import Both
 from .measure import get_meter
+from .measure.meters import meter_of_budgets
 from .step_planning import PlannedStep, Settings, plan_step
 
 MOST_TRIES = 4
@@ -68,7 +69,7 @@ def _peak(
     """Measured peak of a step in bytes, with all that is resident and counted."""
     captured, (inputs, keywords) = planned.captured, given
     device = next(model.parameters()).device
-    meter = get_meter("allocator" if device.type == "cpu" else None, device)
+    meter = get_meter(meter_of_budgets(device), device)
     recorded = captured.recorded
     both = Both(model, settings.loss, recorded)
     with recorded.settled() if recorded is not None else nullcontext():

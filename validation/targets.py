@@ -212,14 +212,12 @@ def read_target(
     remeasure: bool = False,
     rounds: int = 7,
     movable: bool = False,
-    scratch: bool = False,
 ) -> Read:
     """The target that `text` names, captured at `level` for `device`.
 
     ``cpu`` and ``cuda`` are measured. At the op level, any device of `schedsim.workloads.devices`
     may be named: the model is then never allocated, and its times are rooflines. `movable` is as in
-    `capture_target`. With `scratch`, workspaces hold all that a budget bounds, where no `meter` is
-    named.
+    `capture_target`. Where no `meter` is named, workspaces hold all that a budget bounds.
     """
     level = level or "block"
     if device is not None and device.partition(":")[0] not in ("cpu", "cuda", "dry"):
@@ -231,10 +229,13 @@ def read_target(
         return _for_a_device_elsewhere(text, level, device)
     try:
         target = load_target(text, device)
-        if scratch and meter is None:
-            meter = meter_of_budgets(target.device)
         captured = capture_target(
-            target, level, meter=meter, remeasure=remeasure, rounds=rounds, movable=movable
+            target,
+            level,
+            meter=meter or meter_of_budgets(target.device),
+            remeasure=remeasure,
+            rounds=rounds,
+            movable=movable,
         )
     except torch.OutOfMemoryError as error:
         why = " ".join(str(error).split()).partition(". GPU")[0]

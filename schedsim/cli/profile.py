@@ -63,7 +63,6 @@ def command(
             meter=meter,
             remeasure=again,
             rounds=rounds,
-            scratch=True,
         )
     workload = read.workload
     if output is not None:

@@ -106,7 +106,6 @@ def command(**given: Any) -> int:
             meter=request.meter,
             remeasure=request.again,
             movable=movable,
-            scratch=True,
         )
     offloading = None
     if plan is not None:

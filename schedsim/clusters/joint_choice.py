@@ -311,7 +311,9 @@ def choose(
         if not isinstance(value, bool):
             raise SchedsimError(f"{name} {value!r} is not true or false")
     host_bytes = options.pop("host_bytes", None)
-    if host_bytes is not None and (isinstance(host_bytes, bool) or host_bytes < 0):
+    if host_bytes is not None and (
+        isinstance(host_bytes, bool) or not isinstance(host_bytes, int) or host_bytes < 0
+    ):
         raise SchedsimError(f"host_bytes {host_bytes!r} is not 0 or more")
     framework = options.pop("framework", None)
     if framework is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from schedsim import Chain, Graph, Op, Schedule
+from schedsim import Chain, Graph, Op, Schedule, Stage
 
 INSTANCES = Path(
     os.environ.get("SCHEDSIM_INSTANCES", Path(__file__).parents[3] / "shared" / "instances")
@@ -52,6 +52,17 @@ def unit_chain(num_stages: int) -> Chain:
         output_bytes=ones,
         saved_bytes=ones,
     )
+
+
+def chain_with_made_gradients(seed: int) -> Chain:
+    """Four stages; for odd seeds with gradients of parameters, which may be made twice."""
+    rng = np.random.default_rng(seed)
+    made = tuple(rng.integers(0, 6, 4).tolist()) if seed % 2 else ()
+    stages = tuple(
+        Stage(f"s{i}", f, b, out, out + more, 30, 40, 30 if made else 20 + seed)
+        for i, (f, b, out, more) in enumerate(rng.integers(1, 9, (3, 4)).tolist())
+    )
+    return Chain("g", 3, stages, loss_workspace_bytes=20, gradient_bytes=made)
 
 
 def random_graph(rng: np.random.Generator, num_ops: int) -> Graph:

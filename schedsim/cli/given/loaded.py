@@ -145,12 +145,7 @@ def read(
 
             where = source.options["device"]
             built = read_target(
-                name,
-                level=source.level,
-                device=where,
-                movable=movable,
-                remeasure=source.again,
-                scratch=True,
+                name, level=source.level, device=where, movable=movable, remeasure=source.again
             )
             workload, lines, origin = built.workload, built.lines, built.origin
             continue

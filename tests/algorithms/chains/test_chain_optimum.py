@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from chains import random_chain, unit_chain
+from chains import chain_with_made_gradients, random_chain, unit_chain
 from schedsim.algorithms.chains.chain_optimum import (
     chain_optimum,
     search_optimum,
@@ -14,7 +14,7 @@ from schedsim.algorithms.chains.chain_optimum import (
 from schedsim.algorithms.chains.frontier import frontier
 from schedsim.algorithms.exhaustive import exhaustive
 
-from schedsim import Chain, PlannerLimitError, Schedule, Stage, simulate
+from schedsim import PlannerLimitError, Schedule, simulate
 from schedsim.plans.effort import Effort
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.workloads.synthetic import heavy_tailed, uniform
@@ -38,13 +38,7 @@ def test_is_the_oracles_optimum_at_every_budget(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_bounds_hold_where_a_second_backward_may_be_of_use(seed):
     """Gradients of parameters, which may be made twice; residuals that take less when kept."""
-    rng = np.random.default_rng(seed)
-    made = tuple(rng.integers(0, 6, 4).tolist()) if seed % 2 else ()
-    stages = tuple(
-        Stage(f"s{i}", f, b, out, out + more, 30, 40, 30 if made else 20 + seed)
-        for i, (f, b, out, more) in enumerate(rng.integers(1, 9, (3, 4)).tolist())
-    )
-    chain = Chain("g", 3, stages, loss_workspace_bytes=20, gradient_bytes=made)
+    chain = chain_with_made_gradients(seed)
     least = exhaustive(chain, 0).min_feasible_bytes
     assert chain_optimum(chain, 0).least.floor_bytes <= least
     for budget in range(least, least + 12, 3):

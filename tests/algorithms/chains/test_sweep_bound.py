@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 import pytest
+from chains import chain_with_made_gradients
 from schedsim.algorithms.auto import auto
 from schedsim.algorithms.chains.chain_optimum import chain_optimum, search_optimum
 from schedsim.algorithms.chains.frontier import frontier
 from schedsim.algorithms.chains.sweep_bound import MOST_STAGES, sweep_bound_s, sweep_work
 from schedsim.algorithms.exhaustive import exhaustive
 
-from schedsim import Chain, Schedule, Stage, simulate
+from schedsim import Chain, Schedule, simulate
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.workloads.synthetic import one_huge, uniform
 
@@ -47,13 +48,7 @@ def test_no_schedule_takes_less(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_no_schedule_takes_less_where_backwards_may_run_twice(seed):
     """Gradients of parameters may be made twice; the oracle runs any op again."""
-    rng = np.random.default_rng(seed)
-    made = tuple(rng.integers(0, 6, 4).tolist()) if seed % 2 else ()
-    stages = tuple(
-        Stage(f"s{i}", f, b, out, out + more, 30, 40, 30 if made else 20 + seed)
-        for i, (f, b, out, more) in enumerate(rng.integers(1, 9, (3, 4)).tolist())
-    )
-    chain = Chain("g", 3, stages, loss_workspace_bytes=20, gradient_bytes=made)
+    chain = chain_with_made_gradients(seed)
     least = exhaustive(chain, 0).min_feasible_bytes
     for budget in range(least, least + 12, 3):
         assert sweep_bound_s(chain, budget) <= exhaustive(chain, budget).makespan_s * (1 + 1e-12)

@@ -38,7 +38,7 @@ def test_a_chain_is_shown_stage_by_stage(asked, call):
     assert (code, err) == (0, "")
     assert asked == {
         "text": MODEL, "level": "block", "device": "cpu", "meter": None, "remeasure": True,
-        "scratch": True, "rounds": 3,
+        "rounds": 3,
     }  # fmt: skip
     lines = out.splitlines()
     assert lines[0] == "a line"
