@@ -40,12 +40,13 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
     Parameters
     ----------
     max_states
-        States to expand in one search before giving up.
+        Number of states that one search may expand before it gives up.
 
     Raises
     ------
     PlannerLimitError
-        Number of states that one search may expand before it gives up.
+        One search would expand more states than that.
+
     Notes
     -----
     O(2^(tensors + ops)) states at worst, and up to 2^tensors transitions each. The smallest

@@ -11,6 +11,7 @@ import pytest
 from chains import INSTANCES, needs_instances, random_chain, random_graph, unit_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedsim.algorithms.chains.chain_optimum import chain_optimum
 from schedsim.algorithms.chains.persistent import Problem
 from schedsim.algorithms.exhaustive import exhaustive
 
@@ -87,6 +88,15 @@ def test_least_budget_is_the_least(seed, num_stages):
     assert exhaustive(chain, least).feasible
     assert least == 0 or not exhaustive(chain, least - 1).feasible
     assert least <= Problem(chain).min_feasible_bytes
+
+
+@pytest.mark.parametrize("budget", [5, 6, 8])
+def test_ten_stages_take_few_states(budget):
+    """Against the other exact search, which knows of chains; an oracle must get this far."""
+    chain = unit_chain(10)
+    plan = exhaustive(chain, budget, max_states=6_000)
+    assert plan.makespan_s == chain_optimum(chain, budget).makespan_s
+    assert plan.makespan_s > chain.store_all_s
 
 
 def test_too_large_is_refused():

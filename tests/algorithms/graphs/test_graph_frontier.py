@@ -124,3 +124,13 @@ def test_without_effort_segments_fill_the_curve():
     curve = graph_frontier(graph, effort=0.0, num_points=6)
     assert len(curve.points) == 6
     check_curve(curve, graph)
+
+
+def test_the_effort_is_kept_and_gives_more_than_its_ends():
+    """Searches at the least memory alone once took three times what a curve was given."""
+    graph = nested_skips(400)
+    effort = Effort(1.0)
+    curve = graph_frontier(graph, effort=effort, num_points=12)
+    assert effort.spent <= 1.1
+    assert len(curve.points) >= 8
+    check_curve(curve, graph)

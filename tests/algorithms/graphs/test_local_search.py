@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -169,6 +170,18 @@ def test_the_gap_stops_early():
     assert strict.gap > 0
     assert loose.gap <= 5.0
     assert loose.search.num_moves < strict.search.num_moves
+
+
+def test_a_small_overhead_does_not_end_the_search(monkeypatch):
+    """A step of which one op takes nearly all: what is left to gain is far below 0.1 % of it."""
+    graph = wide_graph()
+    long = Op("long", time_s=1e5 * graph.store_all_s, writes={"end": 0}, phase="backward")
+    both = replace(graph, ops=(*graph.ops, long))
+    budget = (peak_of(graph) + 3 * least_memory_bytes(graph)[0]) // 4
+    monkeypatch.setattr(GraphSearch, "_share_of_bound", lambda _: 0.0)  # no proof ends it either
+    plan, alone = (local_search(g, budget, max_moves=20_000) for g in (both, graph))
+    assert plan.search.num_moves == alone.search.num_moves == 20_000
+    assert plan.makespan_s - long.time_s == pytest.approx(alone.makespan_s, rel=0.1)
 
 
 def test_the_fixed_order_is_kept_and_the_free_one_is_used():
