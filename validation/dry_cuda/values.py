@@ -106,8 +106,8 @@ class Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         got = _computed(func, args, kwargs, seed)
         if func.overloadpacket in _SHAPED_BY_VALUES:
             return tree_map(lambda x: _brought(x) if isinstance(x, Tensor) else x, got)
-        if func.overloadpacket is aten.equal:
-            return got
+        if not any(isinstance(one, Tensor) for one in outs):
+            return got  # a number, read from what the device's kernels would have left
         _write(func, outs, got)
         return out
 
@@ -157,10 +157,13 @@ def _brought(tensor: Tensor) -> Tensor:
 
 
 def _write(func: Any, outs: list[Any], got: Any) -> None:
-    """Write the results where those of the device would be."""
+    """Write the results where those of the device would be, copies on the host among them.
+
+    What CUDA's op itself copied to the host may have come from a kernel that was not run.
+    """
     found = tree_flatten(got, is_leaf=lambda x: x is None)[0]
     for mine, its in zip(outs, found, strict=False):
-        if not _on_cuda(mine) or not isinstance(its, Tensor) or not mine.numel():
+        if not isinstance(mine, Tensor) or not isinstance(its, Tensor) or not mine.numel():
             continue
         target = overlay(mine)
         if target.data_ptr() == its.data_ptr():

@@ -8,8 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.dry_cuda import values  # noqa: E402
-from schedsim.validation.dry_cuda.values import _computed, _on_cpu, _seed, _write, overlay  # noqa: E402
+from schedsim.validation.dry_cuda import has_values, is_dry, values  # noqa: E402
+from schedsim.validation.dry_cuda.values import (  # noqa: E402
+    Values,
+    _computed,
+    _on_cpu,
+    _seed,
+    _write,
+    overlay,
+)
 
 from schedsim.errors import UnsupportedError  # noqa: E402
 
@@ -60,6 +67,58 @@ def test_ops_compute_on_the_same_bytes_and_leave_the_generator(pretended):
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class NotRun:
+    """An op whose first call, the device's, runs no kernel and so answers with `left`."""
+
+    def __init__(self, op, left):
+        self.op, self.left = op, [left]
+
+    def __getattr__(self, name):
+        return getattr(self.op, name)
+
+    def __call__(self, *args, **kwargs):
+        return self.left.pop() if self.left else self.op(*args, **kwargs)
+
+
+def test_numbers_are_not_read_from_what_the_device_left(pretended):
+    """``allclose`` is one op, whose answer the device would read from a kernel's result."""
+    ones, mode = torch.ones(3), Values()
+    for left in (False, True):
+        for other in (ones, ones + 1):
+            op = NotRun(aten.allclose.default, left)
+            found = mode.__torch_dispatch__(op, (), (ones, other))
+            assert found is torch.equal(ones, other)
+
+
+def test_copies_on_the_host_have_the_values(monkeypatch):
+    """A strided copy is made contiguous on the device first, by a kernel."""
+    given = torch.arange(12.0).reshape(3, 4)
+    left = torch.zeros(3, 2)
+    monkeypatch.setattr(values, "_on_cuda", lambda item: item is strided)
+    strided = given[:, ::2]
+    op = NotRun(aten._to_copy.default, left)
+    found = Values().__torch_dispatch__(op, (), (strided,), {"device": torch.device("cpu")})
+    assert found is left
+    assert torch.equal(found, strided)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not (torch.cuda.is_available() and is_dry() and has_values(torch.device("cuda"))),
+    reason="no dry device with values",
+)
+def test_a_dropped_attention_has_one_mask():
+    """Its output is linear in its values, so that their gradient gives it back; on any memory."""
+    query, value = (torch.rand(2, 2, 16, 8, device="cuda", requires_grad=True) for _ in range(2))
+    out = torch.nn.functional.scaled_dot_product_attention(query, query, value, dropout_p=0.5)
+    (back,) = torch.autograd.grad(out.sum(), value)
+    torch.testing.assert_close((value * back).sum(), out.sum())
+    for byte in (0, 1, 255):
+        torch.full((4096,), byte, dtype=torch.uint8, device="cuda")
+        assert torch.allclose(query, query)
+        assert not torch.allclose(query, query + 1)
 
 
 def test_an_op_that_the_cpu_has_not_is_refused():
