@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402
+from schedsim.validation.dry_cuda import is_dry  # noqa: E402
 from schedsim.validation.dry_cuda.fake_ranks import fake_ranks, reduces_nothing  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -54,3 +55,19 @@ def test_ddp_holds_its_buckets_beside_the_plain_step():
         distributed_bytes, _ = held(8)
     assert plain_bytes >= 2 * parameter_bytes
     assert distributed_bytes - plain_bytes == pytest.approx(parameter_bytes, abs=64 * 1024)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not (torch.cuda.is_available() and is_dry()), reason="no dry device")
+def test_symmetric_memory_is_taken_and_the_other_ranks_is_refused():
+    """Its own bytes are the device's; the handle of another rank fails by name."""
+    from torch.distributed import _symmetric_memory as symmetric
+
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    with fake_ranks(2):
+        tensor = symmetric.empty(2**22, device="cuda")
+        taken = before - torch.cuda.mem_get_info()[0]
+        assert 2**24 <= taken <= 2**24 + 2**22
+        with pytest.raises(RuntimeError, match="cuMemExportToShareableHandle is not modelled"):
+            symmetric.rendezvous(tensor, dist.group.WORLD.group_name)
