@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..capture.program import Call, Program, Ref, refs
+from .channels_last import with_channels_last
 from .clusters import FusionClusters
 from .dead_ops import drop_dead_ops
 from .decompose import decompose
@@ -19,7 +20,7 @@ def fused(program: Program, groups: Groups) -> Program:
     A group is one call: it has only its true outputs, and no tensor between its ops. O(n^2) at
     worst in the number of ops, some milliseconds for hundreds of ops.
     """
-    parts = decompose(program)
+    parts = with_channels_last(decompose(program))
     inline_cheap(parts)
     drop_dead_ops(parts)
     clusters = FusionClusters(parts)

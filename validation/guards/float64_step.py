@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from math import inf, isfinite
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,8 +17,12 @@ _ZERO = 1e-3
 """A result that is this share of the plain step's error in float64 is zero."""
 _ORDERS = 8
 """Times the plain step's rounding that another order of additions may leave of zero."""
-_NUDGES = 16
-"""Steps with nudged numbers before a result counts as wrong: a nudge opens a gate at times only."""
+_UNITS = (1,) * 4 + (2,) * 4 + (4,) * 4 + (8,) * 4
+"""Units by which each nudge moves numbers: one after another, before a result counts as wrong.
+
+A nudge opens a gate at times only. A sum of hundreds of products, each rounded, is off by several
+units.
+"""
 _TIMES_NUDGED = 2
 """Times the effect of one nudge: a step rounds after each op, and a nudge only before the first."""
 _MOST_NUDGED = 0.1
@@ -36,7 +41,8 @@ class Float64Step:
     Parameters
     ----------
     run
-        Runs the step and returns its results by name, as float64 tensors.
+        Runs the step and returns its results by name, as float64 tensors. Its argument is the
+        number of a nudge, or ``None`` for none: see `in_float64`.
 
     Attributes
     ----------
@@ -60,7 +66,8 @@ class Float64Step:
     def accepts(self, name: str, plain: Tensor, planned: Tensor, tolerance: float) -> bool:
         """Whether the result `planned` is as exact as `plain`, or within `tolerance` of float64.
 
-        Or as exact as a nudge of the step's numbers lets it be.
+        Or as exact as a nudge of the step's numbers lets it be, if such nudges move most results
+        by no more than `tolerance`.
 
         Parameters
         ----------
@@ -85,7 +92,7 @@ class Float64Step:
             return False
         zero = _most(exact) <= _ZERO * of_plain
         enough = _ORDERS * of_plain if zero else max(of_plain, tolerance * largest)
-        if of_planned > enough and not self._nudged_as_far(name, of_planned, largest):
+        if of_planned > enough and not self._nudged_as_far(name, of_planned, largest, tolerance):
             return False
         self.accepted += 1
         if not zero:
@@ -93,24 +100,43 @@ class Float64Step:
             self.plain_off = max(self.plain_off, of_plain / largest)
         return True
 
-    def _nudged_as_far(self, name: str, of_planned: float, largest: float) -> bool:
+    def _nudged_as_far(
+        self, name: str, of_planned: float, largest: float, tolerance: float
+    ) -> bool:
         """Whether a step with nudged numbers is as far off as the planned one."""
         if of_planned > _MOST_NUDGED * largest:
             return False
-        for seed in range(_NUDGES):
-            if seed == len(self._by_nudges):
-                self._by_nudges.append(self._distances(seed))
-            nudged = self._by_nudges[seed].get(name, 0.0)
+        for nudge in range(len(_UNITS)):
+            if nudge == len(self._by_nudges):
+                self._by_nudges.append(self._distances(nudge))
+            units = _UNITS[nudge]
+            if units > 1 and units * self._by_one_unit() > tolerance:
+                return False  # such a nudge is more than rounding
+            nudged = self._by_nudges[nudge].get(name, 0.0)
             if of_planned <= _TIMES_NUDGED * nudged:
                 self.nudged_off = max(self.nudged_off, nudged / largest)
                 return True
         return False
 
-    def _distances(self, seed: int) -> dict[str, float]:
+    def _by_one_unit(self) -> float:
+        """What a nudge by a unit moves the median result, as a share of its largest entry.
+
+        The least of all such nudges: one that opens a gate moves whatever comes behind it.
+        """
+        assert self._results is not None
+        most = {name: _most(exact) or inf for name, exact in self._results.items()}
+        shares = [
+            median(distance / most[name] for name, distance in moved.items())
+            for moved, units in zip(self._by_nudges, _UNITS, strict=False)
+            if units == 1 and moved
+        ]
+        return min(shares, default=inf)
+
+    def _distances(self, nudge: int) -> dict[str, float]:
         """How far a step with nudged numbers is from the one without, by result."""
         assert self._results is not None
         try:
-            nudged = self._run(seed)
+            nudged = self._run(nudge)
         except Exception:  # a model may check its own numbers: then nothing is accepted
             return {}
         return {
@@ -128,17 +154,19 @@ def in_float64(value: Any, nudge: int | None = None) -> Any:
     Parameters
     ----------
     nudge
-        A seed of random signs: each number is multiplied by 1 plus or minus a unit in the last
-        place of its own format.
+        The number of a nudge, which seeds random signs: each number is multiplied by 1 plus or
+        minus some units in the last place of its own format: 1 unit for the first 4 nudges, then 2,
+        4 and 8.
     """
     known: dict[int, Any] = {}
     signs = None if nudge is None else torch.Generator().manual_seed(nudge)
+    units = 0 if nudge is None else _UNITS[nudge]
 
     def nudged(numbers: Tensor, eps: float) -> Tensor:
         if signs is None:
             return numbers
         sign = torch.randint(0, 2, numbers.shape, generator=signs) * 2 - 1
-        return numbers * (1 + eps * sign.to(numbers.device))
+        return numbers * (1 + units * eps * sign.to(numbers.device))
 
     def wide(leaf: Any) -> Any:
         if isinstance(leaf, nn.Module):

@@ -106,3 +106,34 @@ def compile_function(
     # Without the bookkeeping of a whole compiled step around it.
     found: Callable[[list[Any]], Sequence[Any]] = getattr(compiled, "current_callable", compiled)
     return found
+
+
+def prefers_channels_last(convolutions: Sequence[Sequence[Any]], num_ops: int) -> bool:
+    """Whether inductor would lay out a step with these convolutions in channels-last.
+
+    Parameters
+    ----------
+    convolutions
+        The arguments of each call of ``aten.convolution``, with fake tensors.
+    num_ops
+        Of the whole step: on a GPU, a few convolutions among many other ops decide nothing.
+    """
+    from torch._inductor.graph import GraphLowering
+
+    graph = torch.fx.Graph()
+    for arguments in convolutions:
+        made = [_placeholder(graph, item) for item in arguments]
+        graph.call_function(aten.convolution.default, tuple(made))
+    on_cpu = all(args[0].device.type == "cpu" for args in convolutions)
+    if not on_cpu and num_ops >= 300 * len(convolutions):  # inductor's own limit
+        return False
+    module = torch.fx.GraphModule({}, graph)
+    return bool(GraphLowering.decide_layout_opt(module, is_inference=False))
+
+
+def _placeholder(graph: torch.fx.Graph, item: Any) -> Any:
+    if not isinstance(item, torch.Tensor):
+        return item
+    node = graph.placeholder(f"tensor{len(graph.nodes)}")
+    node.meta["val"] = item
+    return node

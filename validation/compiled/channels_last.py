@@ -1,0 +1,286 @@
+"""Convolutions and what surrounds them in channels-last, where inductor would compile them so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..capture.program import COPIES_OF_STORAGES, Call, Program, Ref, Storage, Value, map_refs, refs
+from ..torch_private import inductor_calls as inductor
+from ..torch_private import joint_graphs as private
+from ..torch_private.storage_refs import storage_key
+from .fusible import fusible_target
+
+aten = torch.ops.aten
+
+_CONVOLUTIONS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
+"""Ops whose kernels are quicker in channels-last, and how many of their arguments come first."""
+
+_FOLLOWING = frozenset(
+    {
+        aten.max_pool2d_with_indices.default,
+        aten.max_pool2d_with_indices_backward.default,
+        aten.avg_pool2d_backward.default,
+        aten._adaptive_avg_pool2d.default,
+        aten._adaptive_avg_pool2d_backward.default,
+    }
+)
+"""Kernels that lay their outputs out as their inputs are."""
+
+
+def with_channels_last(program: Program) -> Program:
+    """A decomposed `program` whose convolutions read and write channels-last, if that is quicker.
+
+    Which steps gain is inductor's decision. The arguments of each convolution are copied into
+    channels-last unless they have it already, once for each half of the step; elementwise ops,
+    reductions, views and pooling keep the layout that they are given; any other op, and whoever
+    reads the results of the step, gets the layout that was traced. Results are the same within
+    rounding. `program` itself is returned where nothing changes.
+
+    A program that reads the storage under such a tensor is returned unchanged too.
+
+    O(size of the program), with one evaluation on fake tensors for each op that follows.
+    """
+    calls = [call for call in program.calls if call.target is aten.convolution.default]
+    if not calls or not _gains(program, calls):
+        return program
+    try:
+        return _Relaid(program).relaid()
+    except _LayoutError:
+        return program
+
+
+class _LayoutError(Exception):
+    """An op depends on how a tensor lies in memory."""
+
+
+def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
+    """Whether inductor would lay the step out in channels-last."""
+    mode = private.fake_mode()
+    described = []
+    for call in convolutions:
+        if any(len(program.values[v].shape) != 4 for v in _first(call)):
+            return False
+        with mode:
+            args = map_refs(call.args, lambda v: _empty(program.values[v]))
+        described.append(args)
+    return inductor.prefers_channels_last(described, len(program.calls))
+
+
+class _Relaid:
+    """The program that is made, with the values of the old one at their places.
+
+    Attributes
+    ----------
+    at
+        Old value -> the value that has its content, in whichever layout.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.old = program
+        self.new = replace(
+            program,
+            values=[replace(value) for value in program.values],
+            storages=[replace(storage) for storage in program.storages],
+            calls=[],
+            outputs=list(program.outputs),
+            held=list(program.held),
+            gradients=dict(program.gradients),
+            input_gradients=dict(program.input_gradients),
+        )
+        self.mode = private.fake_mode()
+        self.results = {*program.outputs, *program.held, *program.gradients.values()}
+        self.results |= set(program.input_gradients.values())
+        self.moved: dict[int, int] = {}  # old call -> new call
+        self.copies: dict[tuple[int, tuple[int, ...], bool], int] = {}  # value, order, backward?
+        self.backward = False
+
+    def relaid(self) -> Program:
+        new = self.new
+        for index, call in enumerate(self.old.calls):
+            self._put(call)
+            self.moved[index] = len(new.calls) - 1
+            if index == self.old.seed:
+                new.seed, self.backward = len(new.calls) - 1, True
+        kept = {v: self._as_traced(v, self.old.calls[-1]) for v in sorted(self.results)}
+        new.outputs = [kept[v] for v in new.outputs]
+        new.held = [kept.get(v, v) for v in new.held]
+        new.gradients = {name: kept[v] for name, v in new.gradients.items()}
+        new.input_gradients = {place: kept[v] for place, v in new.input_gradients.items()}
+        return new
+
+    def _put(self, call: Call) -> None:
+        """`call` on the layouts that its arguments have now."""
+        if call.target in _CONVOLUTIONS:
+            first = set(_first(call))
+            found = self._with(call, lambda v: self._channels_last(v, call) if v in first else v)
+            self._follows(found)
+        elif not any(self._is_relaid(v) for v in refs((call.args, call.kwargs, call.lean))):
+            found = self._with(call, lambda v: v)
+        else:
+            found = self._with(call, lambda v: v)
+            if not _may_follow(call) or not self._follows(found):
+                found = self._with(call, lambda v: self._as_traced(v, call))
+                self._follows(found)
+        self._append(found)
+
+    def _with(self, call: Call, change: Any) -> Call:
+        """`call` with other values as its arguments."""
+        lean = call.lean and (call.lean[0], map_refs(call.lean[1], lambda v: Ref(change(v))))
+        return replace(
+            call,
+            args=map_refs(call.args, lambda v: Ref(change(v))),
+            kwargs=map_refs(call.kwargs, lambda v: Ref(change(v))),
+            lean=lean,
+            outputs=list(call.outputs),
+            tokens=tuple(self.moved[token] for token in call.tokens),
+        )
+
+    def _follows(self, call: Call) -> bool:
+        """Give the outputs of `call` the layouts that follow from its arguments, if it has any."""
+        given: dict[int, torch.Tensor] = {}
+        with self.mode, torch.no_grad():
+
+            def fake(v: int) -> torch.Tensor:
+                if v not in given:
+                    given[v] = _empty(self.new.values[v])
+                return given[v]
+
+            try:
+                made = call.target(*map_refs(call.args, fake), **map_refs(call.kwargs, fake))
+            except (RuntimeError, TypeError, NotImplementedError):
+                return False
+        places = {storage_key(t): self.new.values[v].storage for v, t in given.items()}
+        found: list[tuple[int, torch.Tensor]] = []
+        for v, tensor in zip(call.outputs, made if call.is_tuple else (made,), strict=False):
+            if v < 0:
+                continue
+            meant = self.old.values[v]
+            fits = isinstance(tensor, torch.Tensor) and tuple(tensor.shape) == meant.shape
+            if not fits or tensor.dtype != meant.dtype:
+                return False
+            if (storage_key(tensor) in places) != call.is_view:
+                return False
+            found.append((v, tensor))
+        for v, tensor in found:
+            value = self.new.values[v]
+            value.stride = tuple(tensor.stride())
+            if call.is_view:
+                value.storage = places[storage_key(tensor)]
+            else:
+                size_bytes = tensor.untyped_storage().nbytes()
+                self.new.storages[value.storage].size_bytes = size_bytes
+        return True
+
+    def _append(self, call: Call) -> None:
+        index = len(self.new.calls)
+        self.new.calls.append(call)
+        for position, v in enumerate(call.outputs):
+            if v >= 0:
+                self.new.values[v].call, self.new.values[v].position = index, position
+                if not call.is_view:
+                    self.new.storages[self.new.values[v].storage].call = index
+
+    def _is_relaid(self, v: int) -> bool:
+        old, new = self.old.values[v], self.new.values[v]
+        return old.storage != new.storage or not _alike(old, new)
+
+    def _channels_last(self, v: int, reader: Call) -> int:
+        """`v`, or a copy of it, in channels-last."""
+        if _is_channels_last(self.new.values[v]):
+            return v
+        return self._copy(v, reader, (0, 2, 3, 1))
+
+    def _as_traced(self, v: int, reader: Call) -> int:
+        """`v`, or a copy of it in the order of dimensions that was traced.
+
+        A result of the step has the very strides that were traced: whoever gets it may count on
+        them.
+        """
+        old = self.old.values[v]
+        if not self._is_relaid(v):
+            return v
+        if reader.target in _OF_STORAGES:
+            raise _LayoutError
+        if _alike(old, self.new.values[v]):
+            return v
+        order = tuple(sorted(range(len(old.shape)), key=lambda d: (-old.stride[d], d)))
+        copy = self._copy(v, reader, order)
+        if v in self.results and not _alike(old, self.new.values[copy]):
+            raise _LayoutError
+        return copy
+
+    def _copy(self, v: int, reader: Call, order: tuple[int, ...]) -> int:
+        """A copy of `v` whose dimensions lie in memory in `order`, the outermost first."""
+        key = v, order, self.backward
+        if key not in self.copies:
+            back = [order.index(dimension) for dimension in range(len(order))]
+            ordered = self._made(v, reader, aten.permute.default, list(order))
+            copied = self._made(ordered, reader, aten.clone.default)
+            self.new.calls[-1].kwargs = {"memory_format": torch.contiguous_format}
+            self.copies[key] = self._made(copied, reader, aten.permute.default, back)
+        return self.copies[key]
+
+    def _made(self, v: int, reader: Call, target: Any, *args: Any) -> int:
+        """The result of a call of `target` on `v`, which is appended for `reader`."""
+        value, name = self.new.values[v], f"{reader.name}.{len(self.new.calls)}"
+        is_view = target is not aten.clone.default
+        shape = tuple(value.shape[d] for d in args[0]) if is_view else value.shape
+        stride = tuple(value.stride[d] for d in args[0]) if is_view else _contiguous(shape)
+        storage = value.storage
+        if not is_view:
+            size_bytes = value.dtype.itemsize * math.prod(shape)
+            self.new.storages.append(Storage(size_bytes, "computed"))
+            storage = len(self.new.storages) - 1
+        self.new.values.append(Value(storage, shape, stride, value.dtype, value.device))
+        call = Call(name, target, (Ref(v), *args), {}, is_view=is_view, phase=reader.phase)
+        call.module, call.outputs = reader.module, [len(self.new.values) - 1]
+        self._append(call)
+        return call.outputs[0]
+
+
+_OF_STORAGES = frozenset({*COPIES_OF_STORAGES, aten.as_strided.default})
+"""Ops that see how a tensor lies in memory."""
+
+
+def _first(call: Call) -> list[int]:
+    """The tensors of a convolution whose layout its kernel looks at."""
+    return list(refs(tuple(call.args[: _CONVOLUTIONS[call.target]])))
+
+
+def _may_follow(call: Call) -> bool:
+    """Whether the outputs of `call` are laid out as its inputs are, whatever that is."""
+    if call.target in _OF_STORAGES or call.tokens or call.lean:
+        return False
+    return call.is_view or call.target in _FOLLOWING or fusible_target(call.target)
+
+
+def _empty(value: Value) -> torch.Tensor:
+    return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=value.device)
+
+
+def _is_channels_last(value: Value) -> bool:
+    if len(value.shape) != 4:
+        return False
+    _, c, h, w = value.shape
+    expected = (h * w * c, 1, w * c, c)
+    pairs = zip(value.shape, value.stride, expected, strict=True)
+    return all(size == 1 or mine == its for size, mine, its in pairs)
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, size = [], 1
+    for length in reversed(shape):
+        strides.append(size)
+        size *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def _alike(one: Value, other: Value) -> bool:
+    """Whether both tensors are laid out alike, as far as it can be seen."""
+    pairs = zip(one.shape, one.stride, other.stride, strict=True)
+    return all(size == 1 or mine == its for size, mine, its in pairs)
