@@ -332,6 +332,7 @@ def _whole(parts: list[MicroBatch]) -> list[Any]:
     return tensors
 
 
+@no_collection()  # hundreds of thousands of objects are made, none of which is garbage
 def _capture(
     model: nn.Module,
     inputs: tuple[Any, ...],
@@ -755,6 +756,7 @@ def _feasible(captured: CapturedStep, plan: Plan) -> Plan:
     return plan
 
 
+@no_collection()
 def planned_step(
     captured: CapturedStep,
     plan: Plan,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class Recorded:
 
     def state(self) -> StateSnapshot:
         """The state that the step can read, as it is now."""
-        return StateSnapshot(self.before.roots, self.reach)
+        return self.before.again()
 
     def refuse_graph(self) -> None:
         """Raise where a graph, which contains no Python, would be another step.
@@ -368,6 +369,9 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if schema is not None and schema.is_mutable:
             self._keep(schema, args, kwargs)
         out = func(*args, **kwargs)
+        if type(out) is Tensor and _makes_one(func):
+            self.made.add(_storage(out))
+            return out
         given = {_storage(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor) and (key := _storage(tensor)) not in given:
@@ -393,6 +397,15 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 tensor.detach().copy_(content)
             for tensor, content in self.written.values():
                 _whole(tensor).copy_(content)
+
+
+@cache
+def _makes_one(func: Any) -> bool:
+    """Whether an op returns one tensor, in memory of its own."""
+    schema = schema_of(func)
+    if schema is None or not schema.name.startswith("aten::") or "unsafe" in schema.name:
+        return False
+    return len(schema.returns) == 1 and schema.returns[0].alias_info is None
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -120,12 +120,21 @@ class StateSnapshot:
         return [(place.path, place.read()) for place in self._torch_generators]
 
     def again(self) -> StateSnapshot:
-        """A snapshot of the same roots as they are now."""
-        return self.of({})
+        """A snapshot of the same roots as they are now: this one, where all is as it was."""
+        return self if self._is_current() else self.of({})
 
     def of(self, roots: Mapping[str, Any]) -> StateSnapshot:
         """A snapshot of the present state, in which `roots` replace those of the same names."""
         return StateSnapshot({**self.roots, **roots}, self.reach, self.skip)
+
+    def _is_current(self) -> bool:
+        """Whether another walk would find the same, down to what no step reads."""
+        places = [*self._places, *self._generators, *self._torch_generators]
+        return (
+            not any(container for _, container, _ in self._empty)
+            and all(place.is_as_saved() for place in places)
+            and all(form_of(tensor) == form for _, tensor, form in self._tensors)
+        )
 
     def restore(self) -> None:
         """Restore all places; tensors keep their content."""

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, MutableSet
 from dataclasses import dataclass
 from functools import partial
+from operator import eq, is_
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,16 @@ class NamedPlaces:
     def put(self, content: Any) -> None:
         self.write(content)
 
+    def is_as_saved(self) -> bool:
+        now, saved = contents(self.view()), self.saved
+        return (
+            len(now) == len(saved)
+            and all(map(is_, now.values(), saved.values()))
+            and all(map(eq, now, saved))
+        )
+
     def restore(self) -> None:
-        now = contents(self.view())
-        if len(now) != len(self.saved) or any(
-            a != b or now[a] is not self.saved[b] for a, b in zip(now, self.saved, strict=True)
-        ):
+        if not self.is_as_saved():
             self.write(self.saved)
 
 
@@ -80,6 +86,9 @@ class SomeNames:
     def put(self, content: Any) -> None:
         for key, value in content.items():
             self.names.store(key, value)
+
+    def is_as_saved(self) -> bool:
+        return True
 
     def restore(self) -> None:
         """Do nothing: these places are only taken and put."""
@@ -112,8 +121,11 @@ class SequencePlace:
         self.owner.clear()
         (self.owner.update if isinstance(self.owner, set) else self.owner.extend)(content)
 
+    def is_as_saved(self) -> bool:
+        return next(iter(self.changes()), None) is None
+
     def restore(self) -> None:
-        if next(iter(self.changes()), None) is not None:
+        if not self.is_as_saved():
             self.put(self.saved)
 
 
@@ -141,8 +153,11 @@ class ValuePlace:
     def put(self, content: Any) -> None:
         self.write(content)
 
+    def is_as_saved(self) -> bool:
+        return self.equal(self.read(), self.saved)
+
     def restore(self) -> None:
-        if not self.equal(self.read(), self.saved):
+        if not self.is_as_saved():
             self.write(self.saved)
 
 

@@ -130,3 +130,19 @@ def test_another_root_takes_the_place_of_one():
     model.numbers.append(3)
     assert before.again().change() is None
     assert before.num_places > 10
+
+
+def test_a_snapshot_is_taken_again_only_where_something_has_changed():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2))
+    model.seen, model.history = 0, [1]
+    before = StateSnapshot({"model": model}, static_reach([model]))
+    assert before.change() is None
+    assert before.again() is before
+    model.seen = 1  # no step reads it, but whoever restores the later state must not set it back
+    later = before.again()
+    assert later is not before
+    assert before.change() is None
+    later.restore()
+    assert model.seen == 1
+    model[1].weight.data = torch.zeros(3, 2)
+    assert later.again() is not later
