@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
+from tiers import SLOW
 
 # The same examples every time, and no deadline: the first call of a kernel compiles it.
 settings.register_profile("schedsim", derandomize=True, deadline=None)
@@ -19,6 +20,30 @@ settings.load_profile("schedsim")
 # The modules of the suite and of its libraries are millions of objects. A full collection visits
 # each one, which is a fifth of the time of importing them.
 gc.disable()
+
+
+def pytest_addoption(parser):
+    """The slow tier: tests of more than about two seconds, and more examples of each property."""
+    parser.addoption(
+        "--slow", action="store_true", help="run the tests marked slow too, and all examples"
+    )
+
+
+def pytest_configure(config):
+    """Tell the helpers of tests, which are imported later and in other processes."""
+    if config.getoption("--slow"):
+        os.environ[SLOW] = "1"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave the slow tier out, unless it was asked for: by ``--slow``, ``-m`` or a test's name."""
+    named = any("::" in argument for argument in config.args)
+    if config.getoption("--slow") or config.getoption("markexpr") or named:
+        return
+    left_out = [item for item in items if item.get_closest_marker("slow")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 def pytest_collection_finish():

@@ -15,6 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.slow
 def test_a_gpt2_trains_in_half_the_memory_with_the_same_losses():
     """The whole loop, optimizer included, measured: within half, and the losses to the bit."""
     done = subprocess.run(
@@ -50,6 +51,7 @@ def test_the_readme_shows_that_loop():
     assert len(shown.splitlines()) <= 20
 
 
+@pytest.mark.slow
 def test_the_memory_tests_pass_and_tell_of_a_lost_kernel(tmp_path):
     """With their golden file as it is committed; and once the attention returns its weights."""
     folder = tmp_path / "memory_tests"

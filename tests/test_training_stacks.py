@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from tiers import slow_where
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -25,9 +26,11 @@ LOOPS = {
     "train_with_ddp": ((), []),
     "train_like_torchtitan": ((), ["equal after resuming"]),
 }
+# Those that run without the slow tier.
+QUICK = ("train_with_lightning", "train_with_everything", "train_with_ddp")
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", slow_where(LOOPS, lambda name: name not in QUICK))
 def test_the_loop_is_the_plain_one_within_the_budget(name, monkeypatch, capsys, tmp_path):
     """Losses to the bit, checkpoints and all; the peak is below the plain one and the budget."""
     packages, also = LOOPS[name]

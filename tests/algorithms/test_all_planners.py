@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms import PLANNERS, get_planner
 from schedsim.algorithms.chains.persistent import Problem
 from schedsim.algorithms.exhaustive import exhaustive
+from tiers import examples
 
 import schedsim
 from schedsim import Schedule, simulate
@@ -39,7 +40,7 @@ def some_budget(rng, chain) -> int:
 
 @pytest.mark.parametrize("part", range(4))  # of two thousand, to be shared by processes
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 8), integers=st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_plans_keep_their_promises(part, seed, num_stages, integers):
     """Never over budget in the replay, never below the bound, optimal ones never beaten."""
     rng = np.random.default_rng([part, seed])
@@ -74,7 +75,7 @@ def test_plans_keep_their_promises(part, seed, num_stages, integers):
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 4))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_plan_beats_the_oracle(seed, num_stages):
     """Over all schedules nothing is faster than exhaustive, and its bound holds for everyone."""
     rng = np.random.default_rng(seed)
@@ -92,7 +93,7 @@ def test_no_plan_beats_the_oracle(seed, num_stages):
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 20))
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_more_memory_never_costs_time(seed, num_stages):
     """Optimal planners: the makespan falls with the budget."""
     rng = np.random.default_rng(seed)
@@ -105,7 +106,7 @@ def test_more_memory_never_costs_time(seed, num_stages):
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 12), factor=st.integers(2, 9))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_scaling(seed, num_stages, factor):
     """Bytes and budget scaled together change neither the makespan nor the schedule's shape."""
     rng = np.random.default_rng(seed)
@@ -130,7 +131,7 @@ def test_scaling(seed, num_stages, factor):
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 8))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_plans_survive_json(seed, num_stages):
     """Every planner's plan comes back the same from its file content."""
     rng = np.random.default_rng(seed)

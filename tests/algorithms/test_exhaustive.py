@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms.chains.chain_optimum import chain_optimum
 from schedsim.algorithms.chains.persistent import Problem
 from schedsim.algorithms.exhaustive import exhaustive
+from tiers import examples
 
 from schedsim import (
     InvalidScheduleError,
@@ -56,6 +57,7 @@ def test_equals_enumeration_on_graphs_of_four_ops(seed):
             assert expected == math.inf or plan.makespan_s <= expected
 
 
+@pytest.mark.slow
 def test_equals_enumeration_on_two_stages():
     """Chains of two stages, every budget at which something changes, up to seven runs."""
     chain = random_chain(np.random.default_rng(8), 2)
@@ -79,7 +81,7 @@ def test_known_optima(name):
 
 
 @given(seed=st.integers(0, 10**9), num_stages=st.integers(1, 3))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_least_budget_is_the_least(seed, num_stages):
     """At the least budget there is a schedule, one byte below there is none."""
     chain = random_chain(np.random.default_rng(seed), num_stages)

@@ -11,6 +11,7 @@ from chains import random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms import PLANNERS
+from tiers import examples
 from training_graphs import random_training_graph
 
 import schedsim
@@ -77,7 +78,7 @@ def check(workload, budget: int, name: str, **options) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, info in PLANNERS.items() if "chain" in info.kinds])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_chains(name, seed):
     """Random chains with any budget below store-all's."""
@@ -87,7 +88,7 @@ def test_chains(name, seed):
 
 
 @pytest.mark.parametrize("name", [name for name, info in PLANNERS.items() if "graph" in info.kinds])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_graphs(name, seed):
     """Random graphs: shared storage, optional outputs, ops that run once."""
@@ -97,7 +98,7 @@ def test_graphs(name, seed):
 
 
 @pytest.mark.parametrize("allocator", ["cuda-caching", "best-fit", "first-fit"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_allocators(allocator, seed):
     """The number named is one of reserved bytes, not of live ones."""
@@ -107,7 +108,7 @@ def test_allocators(allocator, seed):
         check(chain, budget_below(rng, chain), name, allocator=allocator)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9), free=st.booleans())
 def test_a_proof_is_one_for_all_schedules(seed, free):
     """No schedule of the class is below the floor, by looking at all of them."""

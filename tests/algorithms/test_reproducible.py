@@ -50,6 +50,7 @@ class Load:
             thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["graph", "chain"])
 def test_every_planner_is_the_same_on_a_busy_machine(kind):
     """With one thread and in peace, and with two under load; and each plan says that it is."""
@@ -80,6 +81,7 @@ def test_every_planner_is_the_same_on_a_busy_machine(kind):
     assert tried >= 2
 
 
+@pytest.mark.slow
 def test_curves_are_the_same_on_a_busy_machine():
     """Every point and every bound."""
     first = graph_frontier(GRAPH, effort=0.2, num_points=4, seed=1)

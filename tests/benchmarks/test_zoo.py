@@ -34,6 +34,7 @@ SAMPLE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "way", "share"), SAMPLE)
 def test_a_sample_trains_as_the_plain_model_does(name, way, share):
     """To the bit, and within the budget."""

@@ -19,6 +19,7 @@ def module():
 notebooks = module()
 
 
+@pytest.mark.slow
 def test_notebooks_show_what_comes_out():
     """All in one kernel; pictures are there, and times of planning may differ."""
     for name in ("nbformat", "nbclient", "ipykernel", "torch"):

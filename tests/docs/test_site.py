@@ -53,6 +53,7 @@ class Links(HTMLParser):
                 self.targets.append(found[name])
 
 
+@pytest.mark.slow
 def test_every_link_leads_somewhere(site):
     pages = {file: Links(file) for file in site.rglob("*.html")}
     assert len(pages) > 40
@@ -72,6 +73,7 @@ def test_every_link_leads_somewhere(site):
     assert broken == []
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_when_a_page_is_looked_at(site):
     for file in site.rglob("*.html"):
         tags = re.findall(r"<(?:script|link|img)[^>]+>", file.read_text())
@@ -79,6 +81,7 @@ def test_nothing_is_fetched_when_a_page_is_looked_at(site):
         assert fetched == [], file
 
 
+@pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site):
     text = (DOCS / "reference.md").read_text()
     built = Links(site / "docs" / "reference.html").anchors
@@ -88,6 +91,7 @@ def test_every_public_name_is_in_the_reference(site):
             assert any(anchor.split(".")[-1] == name for anchor in built), name
 
 
+@pytest.mark.slow
 def test_all_pages_of_docs_are_in_the_site(site):
     for page in [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]:
         assert (site / page.relative_to(ROOT)).with_suffix(".html").is_file()

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from tiers import slow_where
 
 from schedsim.cli.app import run
 
@@ -26,7 +27,11 @@ def module(name):
 executed = module("executed")
 
 
-@pytest.mark.parametrize("page", executed.TUTORIALS, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    slow_where(executed.TUTORIALS, lambda page: page.stem == "out-of-memory"),
+    ids=lambda page: page.stem,
+)
 def test_a_tutorial_shows_what_comes_out(page, tmp_path, monkeypatch):
     """Each page's first command is a process of its own; later ones of schedsim share this one.
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from offloaded_stages import offloaded
 from slow_engine import slow_course
 from stream_graphs import random_stream_graph, random_stream_schedule, single_stream_instance
+from tiers import examples
 
 from schedsim import DeadlockError, Graph, Op, SchedsimError, Schedule, simulate
 from schedsim.plans.links import Link, with_copies
@@ -49,7 +50,7 @@ def check_against_reference(simulation, expected, graph):
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
     """Without capacities: never stuck, and everything as the reference has it."""
     rng = np.random.default_rng(seed)
@@ -64,7 +65,7 @@ def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
     """With capacities: the same waits, and stuck where, and only where, the reference is."""
     rng = np.random.default_rng(seed)
@@ -92,7 +93,7 @@ def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_one_stream_equals_the_linear_pass(seed, num_ops):
     """The engine and the pass for one stream: every byte of every run, category and event."""
     rng = np.random.default_rng(seed)
@@ -187,7 +188,7 @@ def test_in_place_waits_for_nobody():
 
 
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_without_capacities_less_work_delays_nothing(seed, num_ops):
     """Some op becomes faster: no run starts later."""
     rng = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ import pytest
 from chains import random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import schedsim
 from schedsim import Chain, Graph, InvalidScheduleError, Op, Schedule, explain, simulate
@@ -37,7 +38,7 @@ def legal(workload: Chain | Graph, names: list[str]) -> schedsim.Simulation | No
         return None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**6))
 def test_the_best_single_recomputation_is_the_best_of_all_insertions(seed):
     """On chains, against every way to run one forward once more."""

@@ -10,6 +10,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import schedsim
 from schedsim import Chain, Graph, InvalidWorkloadError, Stage
@@ -120,7 +121,7 @@ def test_a_giant_file_is_refused_unread(tmp_path):
 
 
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_mutated_documents_are_read_or_refused(seed):
     """Random damage to a valid document gives an object or an InvalidWorkloadError."""
     rng = random.Random(seed)

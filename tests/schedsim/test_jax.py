@@ -47,6 +47,7 @@ def test_gradients_are_those_of_the_plain_scan(steps, snapshots):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_xla_needs_the_carries_that_are_stored_and_little_more():
     """Its own count of temporary bytes, beside the plain scan's."""
     given = arguments(400)
@@ -60,6 +61,7 @@ def test_xla_needs_the_carries_that_are_stored_and_little_more():
     assert budget.memory_analysis().temp_size_in_bytes == small.temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_carries_of_numbers_keys_and_texts_of_no_gradient():
     """A counter and a random key are carried along; ys may be whole numbers; xs may be none."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import schedsim
 from schedsim.errors import InfeasibleBudgetError, SchedsimError
@@ -89,7 +90,7 @@ def test_not_even_one_fits():
     assert caught.value.min_feasible_bytes == schedsim.pareto(scaled(1)).points[0].budget_bytes
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_contained_needs_no_more(seed):
     """Random chains, each stage enlarged and others put between: the least budget does not fall."""

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import schedsim
 from schedsim import Chain, Graph, Op, Schedule, simulate
@@ -48,7 +49,7 @@ def texts_of(figure) -> set[str]:
     return {"".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text")}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(hostile)
 def test_no_name_is_a_formula_in_a_figure(name):
     """A pair of dollar signs would be typeset, or fail, if it were read."""
@@ -68,7 +69,7 @@ def test_the_titles_of_curves_are_names():
     assert "$a$<b>" in texts_of(draw_pareto([schedsim.pareto(chain)]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(hostile)
 def test_traces_carry_names_as_text(name):
     """The trace is JSON, and its slices are called as the ops are."""

@@ -35,6 +35,7 @@ def shown() -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_each_has_words_and_a_picture():
     """A png of some size, after the object in words; names cannot leave their text."""
     for name, one in shown().items():
@@ -74,6 +75,7 @@ def test_the_grid_of_a_plan():
     assert (large[:, 400:] == 2).any(axis=0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_stages", [1, 3000])
 def test_one_stage_and_very_many(num_stages):
     """Both ends draw."""

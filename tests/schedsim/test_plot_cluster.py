@@ -1,9 +1,12 @@
 """``schedsim plot cluster``: what is drawn, and that it is written."""
 
+import pytest
+
 import schedsim
 from schedsim.figures.plot_cluster import draw_cluster, stacked_kinds
 
 
+@pytest.mark.slow
 def test_bars_are_the_peaks():
     """Kinds of each rank add up to what is in use; a row for each stream."""
     found = schedsim.cluster(

@@ -121,6 +121,7 @@ def test_a_terminal_shows_it(tmp_path):
     assert re.search(rb"planning: \d s, best 3 s, gap 50\.00 %", text)
 
 
+@pytest.mark.slow
 def test_a_pipe_has_nothing_unless_it_is_asked_for():
     """Without a terminal stderr is empty; SCHEDSIM_LOG=info sends the log there."""
     code = (

@@ -9,6 +9,7 @@ import pytest
 from chains import INSTANCES, needs_instances, random_graph, random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from schedsim import (
     Chain,
@@ -27,7 +28,7 @@ TWO = Chain("two", 4, (Stage("s0", 1, 2, 4, 10, 1, 3), Stage("s1", 1, 2, 4, 10, 
 
 
 @given(seed=st.integers(0, 10**9), num_ops=st.integers(1, 12), scale=st.integers(0, 5))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_memory_at_other_sizes_is_that_of_the_graph_with_these_sizes(seed, num_ops, scale):
     """Whose ops and tensors are the same; workspaces are one number an op."""
     rng = np.random.default_rng(seed)

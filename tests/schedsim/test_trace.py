@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_graphs import random_stream_graph, random_stream_schedule, single_stream_instance
+from tiers import examples
 from trace_rules import check_trace
 
 from schedsim import Chain, Schedule, Stage, simulate
@@ -22,7 +23,7 @@ def of_phase(document, phase):
 
 
 @given(seed=st.integers(0, 10**9), num_ops=st.integers(1, 10), several=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_traces_keep_the_rules(seed, num_ops, several):
     """On random graphs; a slice per run, a flow per read of a written tensor, all peaks."""
     rng = np.random.default_rng(seed)

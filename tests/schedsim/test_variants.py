@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.chains.frontier import exact_frontier, frontier
 from schedsim.algorithms.chains.rotor import rotor
+from tiers import examples
 
 import schedsim
 from schedsim import Chain, Graph, InvalidWorkloadError, Op, SchedsimError, Schedule, simulate
@@ -60,7 +61,7 @@ def assignments(chain: Chain, allow: tuple[str, ...]):
         yield [c for c in choice if c is not None]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([("quantize",), ("approx",), ("quantize", "approx")]))
 def test_the_programme_is_the_best_of_all_assignments(seed, allow):
     """Against the exact curve of every assignment by itself, at each of its break points."""
@@ -88,7 +89,7 @@ def test_the_programme_is_the_best_of_all_assignments(seed, allow):
             assert (replay.peak_bytes, replay.makespan_s) == (plan.peak_bytes, plan.makespan_s)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 10**6))
 def test_nothing_is_used_unless_allowed(seed):
     """Neither in the plan nor in the hash; and a variant that is no gain is not used."""

@@ -30,6 +30,7 @@ def curve(model, step, batches):
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.1, 0.15])
 def test_a_gpt2_with_dropout_learns_the_same(dropout):
     """Dropout after attention weights, projections and embeddings; repeated ones replay theirs."""
@@ -53,6 +54,7 @@ def module_runs(module, batch):
     return module.run_counts
 
 
+@pytest.mark.slow
 def test_blocks_with_dropout_and_batch_norm_learn_the_same():
     """At the block level, running statistics included."""
     torch.manual_seed(0)

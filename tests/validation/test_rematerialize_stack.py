@@ -224,6 +224,7 @@ def a_language_model(transformers):
     return transformers.GPT2LMHeadModel(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_model_of_transformers_gives_an_output_with_its_loss(level):
     """What the Trainer relies on: keywords, the output's form, the signature, the config."""

@@ -14,6 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 SCRIPT = Path(__file__).parents[2] / "validation" / "run_campaign.py"
 
 
+@pytest.mark.slow
 def test_it_runs_without_schedsim_on_the_path(tmp_path):
     """From another folder, with none of ours named; it is the campaign's own command line."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

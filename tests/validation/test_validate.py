@@ -20,6 +20,7 @@ from schedsim.validation.validate import (  # noqa: E402
     validate,
 )
 from small_models import SMALL  # noqa: E402
+from tiers import slow_where  # noqa: E402
 
 from schedsim import Schedule, simulate  # noqa: E402
 from schedsim.api import comparable, try_plan  # noqa: E402
@@ -34,7 +35,7 @@ def small_target(label):
     return LoadedTarget(label, model, inputs, loss)
 
 
-@pytest.mark.parametrize("label", CHAINS)
+@pytest.mark.parametrize("label", slow_where(CHAINS, lambda label: label in ("resnet", "gpt2")))
 def test_every_planner_at_four_budgets_does_what_it_promised(label):
     """Peak as simulated, within the budget, results of the plain model to the bit."""
     target = small_target(label)
@@ -67,6 +68,7 @@ def timed(chain):
     return replace(chain, stages=stages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["block", "op"])
 def test_a_report_says_what_was_compared(level):
     """Every check by name; the timeline has a row per run; JSON holds it."""

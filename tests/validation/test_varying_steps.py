@@ -103,6 +103,7 @@ def test_further_sizes_are_the_plain_steps_within_the_budget():
     assert "outputs, gradients, buffers and generators are the plain step's" in module.report()
 
 
+@pytest.mark.slow
 def test_a_further_size_traces_and_plans_nothing(monkeypatch):
     _, module = made("16MiB")
     steps = list(batches())
@@ -133,6 +134,7 @@ def test_options_that_no_plan_for_many_sizes_honours_keep_plans_apart():
     assert len(module.plans) == 4
 
 
+@pytest.mark.slow
 def test_a_largest_size_that_is_named_is_planned_for_at_once(monkeypatch):
     """No step traces, captures or plans anything, whatever its size."""
     losses, parameters, peaks = plain()
@@ -158,6 +160,7 @@ def test_a_largest_size_that_is_named_is_planned_for_at_once(monkeypatch):
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_a_largest_size_that_does_not_fit_is_refused_at_once():
     with pytest.raises(InfeasibleBudgetError, match="does not fit"):
         made("1MiB", largest={1: 4096}, effort=0.2)

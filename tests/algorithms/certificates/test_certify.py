@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rematlib import script
 from schedsim.algorithms.certificates.certify import certify, persistent_curve
 from schedsim.algorithms.exhaustive import exhaustive
+from tiers import examples
 from training_graphs import random_training_graph
 
 import schedsim
@@ -49,7 +50,7 @@ def chains(draw):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(chains())
 def test_every_budget_of_a_chain_is_proven(chain):
     curve = persistent_curve(chain)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.chains.adjoint_steps import AdjointSteps, plan_adjoint
 from slow_adjoint import least_time
+from tiers import examples
 
 from schedsim.errors import InvalidWorkloadError, PlannerLimitError, SchedsimError
 
@@ -17,7 +18,7 @@ SIZES = st.lists(st.integers(1, 3), min_size=4, max_size=4)
 TIMES = st.lists(st.integers(1, 5), min_size=4, max_size=4)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     x=SIZES,
     a=SIZES,

@@ -23,6 +23,7 @@ from schedsim.algorithms.chains._demand_search import (
     time_unit_s,
 )
 from schedsim.algorithms.chains.frontier import frontier
+from tiers import examples
 
 from schedsim import Schedule, simulate
 from schedsim.kernels.compiled import in_python
@@ -67,7 +68,7 @@ def test_states_are_found_again_after_their_tables_have_grown():
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.sampled_from([1.0, 0.001, 1 / 3]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_unit_of_times_divides_them_all(numbers, unit):
     times = [number * unit for number in numbers]
     found = time_unit_s(times, sum(times))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms.chains.hrevolve import HRevolve, hrevolve
 from schedsim.algorithms.chains.revolve import num_forwards, revolve
 from slow_levels import least_time
+from tiers import examples
 
 from schedsim import Chain, load, save, simulate
 from schedsim.plans.levels import MemoryLevel
@@ -44,7 +45,7 @@ def problems(draw, most_steps=(7, 6, 4), most_slots=(3, 2, 2), free_first=False)
     return num_steps, forward, forward + draw(COSTS), slots, writes, reads
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(problem=problems())
 def test_equals_the_search_of_everything(problem):
     """The times are the least of all schedules, hierarchical or not, on chains this short."""
@@ -61,7 +62,7 @@ def test_one_free_level_is_revolve(num_slots):
         assert plan.makespan_s == other.makespan_s
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problem=problems((30, 25, 20), (5, 5, 5)), level=st.tuples(st.integers(1, 4), COSTS, COSTS))
 def test_what_is_added_never_costs(problem, level):
     """A level, a slot, a faster write or read: never slower."""
@@ -79,7 +80,7 @@ def test_what_is_added_never_costs(problem, level):
         assert HRevolve.solve(num, forward, turn, slots, writes, nearer).time_s <= time
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(problem=problems((40, 30, 25), (6, 5, 4)))
 def test_the_schedule_takes_the_time_of_the_table(problem):
     """Played by hand: states are where they are read, and levels hold what they can."""
@@ -119,7 +120,7 @@ def published():
     return pytest.importorskip("checkpoint_schedules.hrevolve_sequences.hrevolve")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(problem=problems((40, 30, 25), (6, 5, 4), free_first=True))
 def test_equals_the_published_table_where_the_first_level_is_free(problem):
     """With their two costs in the order of the definition; their l is a chain of l + 1 steps."""
@@ -131,7 +132,7 @@ def test_equals_the_published_table_where_the_first_level_is_free(problem):
     assert HRevolve.solve(*problem).time_s == pytest.approx(theirs[-1][num - 1][slots[-1]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(problem=problems((20, 18, 15), (4, 4, 3)))
 def test_never_above_the_published_table(problem):
     """Below it only where reading from a lower level beats a write and a read of the first."""
@@ -209,7 +210,7 @@ def test_a_level_makes_a_plan_faster_or_possible():
     assert two.search.figures["synchronous_s"] < one.makespan_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 9), copy_s=st.sampled_from([0.0, 1.0, 7.0]))
 def test_plans_of_uneven_chains_are_within_the_budget(seed, num, copy_s):
     rng = np.random.default_rng(seed)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.chains._hrevolve_table import LevelArrays, solve_levels
 from slow_levels import least_time
+from tiers import examples
 
 COSTS = st.sampled_from([0.0, 0.5, 1.0, 3.0])
 
@@ -22,7 +23,7 @@ def solved(num_steps, forward, turn, slots, writes, reads):
     return free, kept, start
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     slots=st.lists(st.integers(1, 2), min_size=1, max_size=2),
     costs=st.tuples(COSTS, COSTS, COSTS, COSTS),

@@ -16,6 +16,7 @@ from schedsim.algorithms.chains import rotor as rotor_module
 from schedsim.algorithms.chains.frontier import exact_frontier, frontier
 from schedsim.algorithms.chains.persistent import MAX_STAGES, Problem, WorkLimitReached
 from schedsim.algorithms.chains.rotor import exact_unit, rotor
+from tiers import examples
 
 from schedsim import Chain, Schedule, load, simulate
 from schedsim.errors import PlannerLimitError
@@ -86,7 +87,7 @@ def test_slots_bracket_the_optimum(name):
 
 
 @given(seed=st.integers(0, 10**6), num_stages=st.integers(1, 12), integer_times=st.booleans())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 def test_exact_curve_agrees_with_slots_and_replay(seed, num_stages, integer_times):
     """On random chains the two programmes agree at and just below every break point."""
     chain = random_chain(np.random.default_rng(seed), num_stages, integer_times=integer_times)
@@ -197,6 +198,7 @@ def test_limits_are_refused_with_a_way_out():
         rotor(long, 100)
 
 
+@pytest.mark.slow
 def test_auto_beyond_the_exact_recurrence():
     """A chain of 5,000 stages gets the best heuristic, with a status that claims nothing."""
     ones = [1] * (MAX_STAGES + 1000)

@@ -19,12 +19,13 @@ from schedsim.algorithms.chains._recurrence import (
     to_units,
 )
 from schedsim.algorithms.chains.persistent import Problem
+from tiers import examples
 
 from schedsim import Chain, Schedule, simulate
 from schedsim.kernels.compiled import in_python
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=9))
 def test_sub_chains_share_a_row_where_they_are_equal(stages):
     """By comparing all pairs: the same stages, the same input, and neither ends at the loss."""
@@ -67,7 +68,7 @@ def test_counting_entries_up_to_a_limit(values, skipped, limit):
     assert found == bisect_right(part, limit)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 4))
 def test_the_least_memory_is_that_of_some_schedule_and_of_none_less(seed, num):
     """Over all persistent schedules, simulated one by one."""

@@ -18,11 +18,12 @@ from schedsim.algorithms.chains._recurrence_exact import (
     solve_exact,
 )
 from schedsim.algorithms.chains.persistent import Problem
+from tiers import examples
 
 MANY = 10**6
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 4))
 def test_the_break_points_are_all_schedules_that_no_other_beats(seed, num):
     """The whole chain has the same bytes and the same seconds, and no point besides."""

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from listed_plans import replays
 from schedsim.algorithms.chains._recurrence_runs import list_runs
 from schedsim.algorithms.chains.persistent import Problem
+from tiers import examples
 
 from schedsim import Chain, Schedule, simulate
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 9), dense=st.booleans())
 def test_runs_keep_to_the_time_and_the_memory_of_their_row(seed, num, dense):
     """At budgets all along the curve, for rows of slots and rows of break points."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from listed_plans import schedules
 from schedsim.algorithms.chains._recurrence_slots import _improve_dense
 from schedsim.algorithms.chains.persistent import Problem
+from tiers import examples
 
 from schedsim.kernels.compiled import in_python
 
@@ -32,7 +33,7 @@ def test_a_row_is_improved_by_a_sum_of_two(best, one, other, at, base):
     assert best.tolist() == want.tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 4), unit=st.sampled_from([1, 2, 5]))
 def test_times_are_those_of_the_best_schedule(seed, num, unit):
     """A slot a byte: at every budget. Coarser: rounded up never faster, rounded down never slower.

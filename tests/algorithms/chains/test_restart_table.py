@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms.chains._restart_table import fill_steps, fill_uniform, row
 from schedsim.algorithms.chains.adjoint_steps import AdjointSteps
 from slow_adjoint import least_time
+from tiers import examples
 
 SIZES = st.lists(st.integers(1, 3), min_size=3, max_size=3)
 DISKS = st.sampled_from([None, (0.0, 0.5), (0.5, 0.25), (2.0, 1.0)])
@@ -42,7 +43,7 @@ def test_rows_number_the_sub_chains():
         assert rows == list(range(num * (num + 1) // 2))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(f=SIZES, x=SIZES, a=SIZES, slots=st.integers(0, 5), disk=DISKS)
 def test_every_entry_is_the_least_time(f, x, a, slots, disk):
     """From a state at hand and, where there is a disk, from one that lies there."""
@@ -58,7 +59,7 @@ def test_every_entry_is_the_least_time(f, x, a, slots, disk):
                     assert kept[at] == pytest.approx(least_time(part, m, on_disk=True))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     num=st.integers(1, 9),
     size=st.tuples(st.integers(1, 3), st.integers(1, 3)),

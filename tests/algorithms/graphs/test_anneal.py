@@ -26,6 +26,7 @@ from schedsim.algorithms.graphs._memory_profile import (
     undo_edits,
 )
 from schedsim.algorithms.graphs._moves import drop_extra
+from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, Schedule, simulate
@@ -60,7 +61,7 @@ def annealed(graph: Graph, packed, profile, limit: int, **given):
     return found, made
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6), free=st.booleans())
 def test_the_best_is_what_the_simulator_says(seed, num, free):
     """Within the limit, of that time, and no slower than a schedule that fitted on the way."""
@@ -138,7 +139,7 @@ def test_work_ends_it_as_moves_do():
     assert none == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6))
 def test_what_is_called_hopeless_is(seed, num):
     """Dropped all the same, the recomputation ends above what was allowed, the price included."""
@@ -185,7 +186,7 @@ def test_a_byte_that_would_not_fit_is_hopeless():
     assert not hopeless(peak, 100.0, 99.5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6), free=st.booleans())
 def test_every_kind_of_move_leaves_a_legal_schedule(seed, num, free):
     """Counted to the byte, and taken back to the byte; windows only take runs away."""

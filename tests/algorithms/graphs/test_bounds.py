@@ -19,6 +19,7 @@ from schedsim.algorithms.graphs.bounds import (
     scope_of,
     time_bound_s,
 )
+from tiers import examples
 
 from schedsim import Graph, InvalidScheduleError, Op, SchedsimError, Schedule, load, simulate
 
@@ -63,7 +64,7 @@ def test_the_fixed_order_search_equals_enumeration(seed):
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 def test_no_bound_is_above_an_optimum(seed):
     """Time bounds for both orders, at every step of their making, and the least memory."""
     rng = np.random.default_rng(seed)
@@ -85,7 +86,7 @@ def test_no_bound_is_above_an_optimum(seed):
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_bounds_fall_with_the_budget_and_with_freedom(seed):
     """More memory, or a free order, never raises the bound where the programmes are solved."""
     rng = np.random.default_rng(seed)

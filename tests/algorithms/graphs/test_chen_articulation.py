@@ -16,6 +16,7 @@ from schedsim.algorithms.graphs.chen_articulation import (
     segment_runs,
     segments,
 )
+from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, Op, Schedule, load, simulate
@@ -35,7 +36,7 @@ def num_pieces(num_ops: int, edges: list[list[int]], without: int) -> int:
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 14))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_articulation_points_by_removal(seed, num_forward):
     """An op is one where the rest falls into more pieces than the whole had."""
     graph = random_training_graph(np.random.default_rng(seed), num_forward)

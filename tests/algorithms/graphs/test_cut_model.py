@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._cut_model import cut_milp
 from schedsim.algorithms.graphs._cut_table import CutTable, cut_bound
+from tiers import examples
 
 from schedsim import Graph, Op, Schedule, simulate
 from schedsim.plans.effort import Effort
@@ -26,7 +27,7 @@ def solved(graph, budget, ops, *, integral=True, **rules):
 
 
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_no_schedule_in_order_repeats_less(seed, num):
     """Random cuts, with and without a look beside repeated runs; relaxed or in whole numbers."""
     rng = np.random.default_rng(seed)

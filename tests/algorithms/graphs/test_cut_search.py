@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms.graphs import _cut_search
 from schedsim.algorithms.graphs._cut_search import CutSearch, lazy_runs
 from schedsim.algorithms.graphs._cut_table import CutTable
+from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, Op, Schedule, simulate
@@ -27,7 +28,7 @@ def wide() -> Graph:
 
 
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 9))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_what_a_cut_evicts_is_recomputed_behind_it(seed, num):
     """Legal, first runs in order, and nobody reads across a cut what the cut does not keep."""
     rng = np.random.default_rng(seed)

@@ -19,6 +19,7 @@ from schedsim.algorithms.graphs._cut_table import (
     prices,
     tensor_costs,
 )
+from tiers import examples
 from training_graphs import random_training_graph
 
 from schedsim import Graph, Op, Schedule, simulate
@@ -29,7 +30,7 @@ def peak_of(graph: Graph) -> int:
 
 
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_relatives_are_all_that_read_and_are_read(seed, num):
     """By growing both sets until nothing is added."""
     graph = random_graph(np.random.default_rng(seed), num)
@@ -54,7 +55,7 @@ def test_relatives_are_all_that_read_and_are_read(seed, num):
 
 
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6), order=st.sampled_from(["fixed", "free"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_no_schedule_repeats_less_than_a_cut_says(seed, num, order):
     """The exact knapsack of every op, and the quick ones of all ops, against the optimum."""
     graph = random_graph(np.random.default_rng(seed), num)
@@ -74,7 +75,7 @@ def test_no_schedule_repeats_less_than_a_cut_says(seed, num, order):
 
 
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_quick_knapsacks_are_no_better_than_the_exact_one(seed, num):
     """A price a byte is a relaxation of the fractional knapsack of the same cut."""
     rng = np.random.default_rng(seed)

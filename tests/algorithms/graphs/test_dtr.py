@@ -17,6 +17,7 @@ from schedsim.algorithms.graphs.dtr import (
     dtr_runs,
     resident_after,
 )
+from tiers import examples
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 
 from schedsim import Schedule, load, simulate
@@ -28,7 +29,7 @@ each_heuristic = pytest.mark.parametrize("heuristic", HEURISTICS)
 @each_heuristic
 @pytest.mark.parametrize("eager", [True, False])
 @given(seed=st.integers(0, 10**9), training=st.booleans(), size=st.integers(1, 20))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_its_account_is_never_below_the_replay(heuristic, eager, seed, training, size):
     """What DTR fits into its room fits in the simulator, with every feature of ops."""
     rng = np.random.default_rng(seed)
@@ -91,7 +92,7 @@ def test_all_takes_the_fastest():
 
 
 @given(seed=st.integers(0, 10**9), size=st.integers(1, 20), heuristic=st.sampled_from(HEURISTICS))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_an_infeasible_plan_names_a_budget_that_works(seed, size, heuristic):
     """The least budget found is above the one refused, and feasible; a feasible plan names none."""
     rng = np.random.default_rng(seed)

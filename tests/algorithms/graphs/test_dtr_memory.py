@@ -22,6 +22,7 @@ from schedsim.algorithms.graphs._dtr_memory import (
     Memory,
 )
 from schedsim.algorithms.graphs.dtr import dataflow
+from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph
@@ -54,7 +55,7 @@ def after_a_step(graph: Graph) -> Memory:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 9))
 def test_the_last_op_that_can_need_a_tensor(seed, num):
     """By going from a tensor's readers to those of what they write, unless they run once."""
@@ -138,7 +139,7 @@ def plain_graph(rng, num: int) -> Graph:
     return Graph("plain", tuple(ops))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 7), eq=st.booleans())
 def test_evictions_and_returns(seed, num, eq):
     """Bytes, the pool, the evicted neighbourhood and the groups, after each of many."""

@@ -25,6 +25,7 @@ from schedsim.algorithms.exhaustive import exhaustive
 from schedsim.algorithms.graphs.checkmate import checkmate
 from schedsim.algorithms.graphs.cuts import cuts
 from schedsim.algorithms.graphs.moccasin import moccasin
+from tiers import examples
 
 import schedsim
 from schedsim import Graph, Op, Schedule, load, simulate
@@ -35,7 +36,7 @@ ortools = pytest.importorskip("ortools", reason="moccasin needs the extra cp")
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_checkmate_equals_brute_force(seed):
     """Every set of repeats before first runs is tried; no other is faster."""
     rng = np.random.default_rng(seed)
@@ -78,7 +79,7 @@ def test_known_optima(name, fraction, planner):
 
 @pytest.mark.parametrize("order", ["fixed", "free"])
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_plans_read_off_cuts(order, seed):
     """Within the budget, never below the optimum, and equal to it where it says optimal."""
     rng = np.random.default_rng(seed)

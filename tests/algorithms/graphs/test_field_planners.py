@@ -13,6 +13,7 @@ from schedsim.algorithms.graphs.chen_articulation import chen_articulation
 from schedsim.algorithms.graphs.dtr import HEURISTICS, dtr
 from schedsim.algorithms.graphs.kusumoto import kusumoto
 from schedsim.algorithms.graphs.saved_bytes import saved_bytes
+from tiers import examples
 from training_graphs import (
     check_against_oracle,
     check_graph_plan,
@@ -38,7 +39,7 @@ each_planner = pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNER
 
 @each_planner
 @given(seed=st.integers(0, 10**9), num_ops=st.integers(1, 6))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_plan_beats_the_oracle_on_any_graph(planner, seed, num_ops):
     """Graphs of up to six ops without structure: several outputs, optional, once, in place."""
     rng = np.random.default_rng(seed)
@@ -48,7 +49,7 @@ def test_no_plan_beats_the_oracle_on_any_graph(planner, seed, num_ops):
 
 @each_planner
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 3))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_no_plan_beats_the_oracle_on_training_graphs(planner, seed, num_forward):
     """Up to three forward ops, the loss, and their backward."""
     rng = np.random.default_rng(seed)
@@ -58,7 +59,7 @@ def test_no_plan_beats_the_oracle_on_training_graphs(planner, seed, num_forward)
 
 @each_planner
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(4, 30))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_plans_keep_their_promises(planner, seed, num_forward):
     """Larger training graphs: within the budget in the replay, first runs in order, repeatable."""
     if planner is PLANNERS["kusumoto exact"]:

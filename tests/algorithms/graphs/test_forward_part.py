@@ -6,13 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._forward_part import forward_part
+from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, Op, Schedule, simulate
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 15), share=st.floats(0, 1))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_choice_gives_a_legal_schedule(seed, num_forward, share):
     """Every forward op runs twice at the most, every other op once, first runs in order."""
     rng = np.random.default_rng(seed)
@@ -29,7 +30,7 @@ def test_any_choice_gives_a_legal_schedule(seed, num_forward, share):
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 15))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_keeping_what_is_read_later_recomputes_nothing(seed, num_forward):
     """Store-all, whatever else is kept."""
     graph = random_training_graph(np.random.default_rng(seed), num_forward)

@@ -30,6 +30,7 @@ from schedsim.algorithms.graphs.kusumoto import kusumoto
 from schedsim.algorithms.graphs.local_search import local_search
 from schedsim.algorithms.graphs.moccasin import moccasin
 from schedsim.algorithms.graphs.saved_bytes import saved_bytes
+from tiers import examples
 from training_graphs import random_training_graph
 
 from schedsim import Graph, PlannerLimitError, Schedule, simulate
@@ -170,7 +171,7 @@ def small_enough(seed: int) -> Case | None:
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_no_planner_claims_too_much(seed):
     """Never over budget, never faster than the optimum of its class, no bound above it."""
     case = small_enough(seed)
@@ -181,7 +182,7 @@ def test_no_planner_claims_too_much(seed):
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 def test_moccasin_claims_no_more(seed):
     """The same of the constraint model, in both orders."""
     pytest.importorskip("ortools")
@@ -191,6 +192,7 @@ def test_moccasin_claims_no_more(seed):
             case.check(tried)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["fixed", "free"])
 def test_the_local_search_finds_nearly_every_optimum(order):
     """The optima where an op must run again; always the same, as seeds and moves are fixed.

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._greedy_order import greedy_order
 from schedsim.algorithms.graphs._memory_profile import pack_graph
+from tiers import examples
 from training_graphs import random_training_graph
 
 from schedsim import Graph, Op, Schedule, simulate
@@ -25,7 +26,7 @@ def alive_bytes(graph: Graph, done: list[int]) -> int:
     return sum(graph.size_of(t) for t in made if t in wanted or t in graph.results)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 5))
 def test_each_op_leaves_the_fewest_bytes(seed, num):
     """The op chosen among those that may run next; of several, the first in the file's order."""
@@ -40,7 +41,7 @@ def test_each_op_leaves_the_fewest_bytes(seed, num):
         assert op == min(ready, key=lambda i: (alive_bytes(graph, [*done, i]), i))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_all_patience_keeps_the_order_of_the_file(seed):
     """Which is an order that is legal."""

@@ -97,6 +97,7 @@ def test_a_graph_that_is_no_line_is_refused():
     assert "local_search" in error.value.hint
 
 
+@pytest.mark.slow
 def test_skips_are_carried_along_the_line():
     """A U-Net of eight levels: more tensors cross its middle than a line has, and it is one."""
     graph = deep_unet(8, 6)
@@ -261,6 +262,7 @@ def test_a_transformer_beats_segments_of_layers(share):
         assert plan.makespan_s <= segments.makespan_s
 
 
+@pytest.mark.slow
 def test_the_line_alone_beats_periodic_segments():
     """Before any search over the whole graph, at the budgets that segments of layers reach."""
     graph = transformer(24)
@@ -277,6 +279,7 @@ def test_the_line_alone_beats_periodic_segments():
     assert compared >= 2
 
 
+@pytest.mark.slow
 def test_a_second_budget_uses_the_blocks_of_the_first():
     """Blocks are solved once where the caller passes them on; no call leaves anything behind."""
     graph = transformer(8)

@@ -13,13 +13,14 @@ from schedsim.algorithms.graphs._forward_part import forward_part
 from schedsim.algorithms.graphs._lower_sets import all_masks, reachable_masks
 from schedsim.algorithms.graphs.chen_articulation import chen_articulation
 from schedsim.algorithms.graphs.kusumoto import kusumoto, lower_set_runs, order_by_groups
+from tiers import examples
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 
 from schedsim import Graph, Op, PlannerLimitError, Schedule, load, simulate
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 12))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_the_free_order_is_legal(seed, num_forward):
     """Set by set: within the budget in the replay, and the same runs in another order."""
     rng = np.random.default_rng(seed)

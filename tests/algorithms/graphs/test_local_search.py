@@ -184,6 +184,7 @@ def test_a_small_overhead_does_not_end_the_search(monkeypatch):
     assert plan.makespan_s - long.time_s == pytest.approx(alone.makespan_s, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_fixed_order_is_kept_and_the_free_one_is_used():
     """On graphs where another order needs less, the fixed one stays in the file's order."""
     rng = np.random.default_rng(11)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms.graphs._forward_part import ForwardPart, forward_part
 from schedsim.algorithms.graphs._lower_set_kernel import best_sequence, least_limit, list_growth
 from schedsim.algorithms.graphs._lower_sets import all_masks, lower_sets, reachable_masks
+from tiers import examples
 from training_graphs import random_training_graph
 
 
@@ -48,7 +49,7 @@ def every_strategy(part: ForwardPart, family: list[frozenset[int]]) -> list[tupl
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 6), exact=st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_programme_equals_enumeration(seed, num_forward, exact):
     """Least time, and the time at the least bytes stored, within every limit that matters."""
     part = forward_part(random_training_graph(np.random.default_rng(seed), num_forward).arrays)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._forward_part import ForwardPart, forward_part
 from schedsim.algorithms.graphs._lower_sets import all_masks, reachable_masks
+from tiers import examples
 from training_graphs import random_training_graph
 
 from schedsim import load
@@ -32,7 +33,7 @@ def as_set(mask: int) -> frozenset[int]:
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 8))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_families(seed, num_forward):
     """All lower sets, found another way; the reachable ones are among them."""
     part = forward_part(random_training_graph(np.random.default_rng(seed), num_forward).arrays)

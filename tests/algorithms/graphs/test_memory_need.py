@@ -14,6 +14,7 @@ from schedsim.algorithms.graphs import _memory_need
 from schedsim.algorithms.graphs._memory_need import NeedSearch, first_runs, largest_need
 from schedsim.algorithms.graphs.cuts import cuts
 from schedsim.algorithms.graphs.local_search import local_search
+from tiers import examples
 
 from schedsim import Graph, Op, Schedule, simulate
 from schedsim.plans.effort import Effort
@@ -112,7 +113,7 @@ def test_no_proof_is_false_on_many_graphs():
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_schedule_needs_less(seed):
     """Every op's need, at every stop of its search, holds for graphs with every feature."""
     rng = np.random.default_rng(seed)
@@ -130,7 +131,7 @@ def test_no_schedule_needs_less(seed):
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_where_nothing_lasts_it_is_the_least_memory(seed):
     """Every op made from nothing is a schedule, so that the largest need is enough."""
     rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._milp import Milp, milp_work, relaxation_work
+from tiers import examples
 
 from schedsim.plans.effort import Effort
 
@@ -25,7 +26,7 @@ def knapsack(cost, weight, ub, at_least, *, whole=True) -> Milp:
 COEFFICIENTS = st.lists(st.integers(-3, 5), min_size=3, max_size=3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     cost=COEFFICIENTS,
     rows=st.lists(st.tuples(COEFFICIENTS, st.integers(-4, 8)), min_size=1, max_size=3),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms.graphs import _minimum_cut
 from schedsim.algorithms.graphs._forward_part import ForwardPart, forward_part
 from schedsim.algorithms.graphs._minimum_cut import cheapest_saved
+from tiers import examples
 from training_graphs import random_training_graph
 
 
@@ -26,7 +27,7 @@ def suffices(part: ForwardPart, saved: set[int], may_recompute: np.ndarray) -> b
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 5))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_the_cut_is_the_least_that_suffices(seed, num_forward):
     """By trying all sets of tensors."""
     rng = np.random.default_rng(seed)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms.exhaustive import exhaustive
 from schedsim.algorithms.graphs import moccasin as module
 from schedsim.algorithms.graphs.moccasin import moccasin, retention_scope
+from tiers import examples
 from training_graphs import unit_training_chain
 
 from schedsim import Schedule, simulate
@@ -31,7 +32,7 @@ ortools = pytest.importorskip("ortools", reason="moccasin needs the extra cp")
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_moccasin_equals_brute_force(seed):
     """The same with at most one repeat of each op."""
     rng = np.random.default_rng(seed)
@@ -44,7 +45,7 @@ def test_moccasin_equals_brute_force(seed):
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_moccasin_in_free_order(seed):
     """Never faster than the optimum of all, and equal where that repeats no op twice."""
     rng = np.random.default_rng(seed)

@@ -22,6 +22,7 @@ from schedsim.algorithms.graphs._memory_profile import (
     make_profile,
     pack_graph,
 )
+from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, InvalidScheduleError, Schedule, simulate
@@ -69,7 +70,7 @@ def is_legal(graph: Graph, runs: list[int]) -> bool:
     return True
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6), free=st.booleans())
 def test_a_run_moves_where_that_is_legal_and_nowhere_else(seed, num, free):
     """All pairs: the line with the run in its new place, or the same line where that is illegal.
@@ -94,7 +95,7 @@ def test_a_run_moves_where_that_is_legal_and_nowhere_else(seed, num, free):
             assert at == to or overtakes or not is_legal(graph, line)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6), cautious=st.booleans())
 def test_recomputing_before_a_reader(seed, num, cautious):
     """A new run of the op stands before the reader; the time allowed is kept; else it is undone."""
@@ -125,7 +126,7 @@ def test_recomputing_before_a_reader(seed, num, cautious):
             assert sum(after.count(i) - before.count(i) for i in set(after)) <= 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6), free=st.booleans())
 def test_dropping_a_recomputation(seed, num, free):
     """It goes, with what it alone had read; never a first run where the order is fixed."""
@@ -167,7 +168,7 @@ def alone(packed: PackedGraph, graph: Graph, ops: set[int]) -> float:
     return float(sum(packed.time_s[op] for op in ops))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6))
 def test_prices_count_what_recomputation_needs_in_turn(seed, num):
     """With all the room there is, the op; with none, what its inputs come from, by a closure."""
@@ -210,7 +211,7 @@ def test_what_a_run_reads():
         assert sorted(found) == sorted(op.reads)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(3, 6), final=st.booleans())
 def test_repair_brings_the_peak_down_or_leaves_it(seed, num, final):
     """True exactly where the limit is met; never above where it began."""
@@ -257,7 +258,7 @@ def test_an_eviction_at_the_peak_lowers_it():
     assert not evict(packed, profile, slot, peak - 1, 0.0, graph.store_all_s + 1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6))
 def test_needless_recomputations_are_dropped_within_the_limit(seed, num):
     """All of them where there is room for all; none that takes the peak above the limit."""

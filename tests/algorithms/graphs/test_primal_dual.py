@@ -18,6 +18,7 @@ from schedsim.algorithms.graphs._primal_dual import BoxedProgram, descend
 from schedsim.algorithms.graphs.bounds import least_memory_bytes, time_bound_s
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
+from tiers import examples
 from training_graphs import random_training_graph
 
 from schedsim import Graph, Schedule, simulate
@@ -49,7 +50,7 @@ def least_cost(program: BoxedProgram) -> float:
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_prices_bound_any_point(seed):
     """No whole point that meets the rows costs less than what prices prove, bad prices included."""
     rng = np.random.default_rng(seed)
@@ -67,7 +68,7 @@ def test_any_prices_bound_any_point(seed):
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_bound_comes_close_to_the_least_cost(seed):
     """Never above it; infinite only where the simplex method finds no point, too."""
     program = random_program(np.random.default_rng(seed))
@@ -128,7 +129,7 @@ def test_rows_that_exclude_one_another_are_told():
 
 
 @given(seed=st.integers(0, 10**12))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_no_bound_of_cuts_is_above_an_optimum(seed):
     """All relaxations by this method, on graphs with every feature, at every kind of budget."""
     rng = np.random.default_rng(seed)

@@ -9,6 +9,7 @@ from fixed_order import optimum_at, staged_frontier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._retention_model import RetentionModel
+from tiers import examples
 from training_graphs import unit_training_chain
 
 from schedsim import Graph, Op, Schedule, simulate
@@ -47,7 +48,7 @@ def peak_of(graph: Graph, runs=None) -> int:
     return simulate(graph, schedule).peak_bytes
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 5))
 def test_solutions_are_the_best_schedules_of_the_class(seed, num):
     """By enumeration; what the model charges is what the simulator charges."""

@@ -17,6 +17,7 @@ from schedsim.algorithms.graphs.saved_bytes import (
     saved_bytes_curve,
     selections,
 )
+from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Graph, Op, load
@@ -36,7 +37,7 @@ def test_sizes_beyond_32_bits_are_scaled():
 
 
 @given(seed=st.integers(0, 10**9), num_items=st.integers(0, 8), fraction=st.floats(0.01, 0.99))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_knapsack_equals_enumeration(seed, num_items, fraction):
     """Sizes below the number of steps are exact: the best of all sets that fit."""
     rng = np.random.default_rng(seed)
@@ -64,7 +65,7 @@ def test_a_large_knapsack_stays_within_its_capacity():
 
 
 @given(seed=st.integers(0, 10**9), num_forward=st.integers(1, 20))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_more_of_the_knob_saves_more_and_takes_less_time(seed, num_forward):
     """The ends bound what lies between; at 1 nothing that takes time is recomputed."""
     graph = random_training_graph(np.random.default_rng(seed), num_forward)

@@ -7,13 +7,14 @@ from chains import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._seeds import dtr_seeds, kusumoto_seeds, seeds
+from tiers import examples
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 
 from schedsim import Schedule, simulate
 
 
 @given(seed=st.integers(0, 10**9), training=st.booleans(), size=st.integers(1, 25))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_seeds_are_what_they_say(seed, training, size):
     """Each is legal, keeps the order of first runs, and costs what its row says."""
     rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from schedsim.algorithms.offload._anneal_copies import LENGTH, MAKESPAN, MOVES, 
 from schedsim.algorithms.offload._linked_graph import token_names
 from schedsim.algorithms.offload._sequence_edits import SPARE, make_scratch
 from schedsim.algorithms.offload._timeline import evaluate, make_trace
+from tiers import examples
 
 from schedsim import Graph, Schedule, simulate
 from schedsim.kernels.compiled import in_python
@@ -54,7 +55,7 @@ def test_leaving_out_and_moving(size, data):
     assert into[:made].tolist() == line
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 8))
 def test_places_are_of_the_kind_that_was_asked_for(seed, num):
     """Tokens of a range; repeats of an op that ran before; gaps with something between."""
@@ -77,7 +78,7 @@ def test_places_are_of_the_kind_that_was_asked_for(seed, num):
             assert linked.size[trace.tensor[i]] > 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 8), depth=st.integers(1, 4))
 def test_runs_are_added_where_a_tensor_is_read(seed, num, depth):
     """The producer just before the reader, and before it those of some of its inputs."""
@@ -104,7 +105,7 @@ def test_runs_are_added_where_a_tensor_is_read(seed, num, depth):
     assert in_python(evaluate)(linked, into, made, trace)[0] >= 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 8))
 def test_a_copy_back_becomes_a_run_and_a_run_a_copy(seed, num):
     """One copy back less and one run more, or one stretch of repeats less; legal or refused."""
@@ -144,7 +145,7 @@ def walked(graph: Graph, tokens: np.ndarray, budget: int, moves: int, **given):
     return walk, num
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 3))
 def test_the_best_is_what_the_engine_says(seed, num):
     """Within the budget, and in that time."""

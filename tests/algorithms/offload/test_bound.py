@@ -15,6 +15,7 @@ from offload_steps import random_offloading
 from schedsim.algorithms.offload._bound import copy_bound
 from schedsim.algorithms.offload._linked_graph import link_graph
 from slow_offload import least_time_s
+from tiers import examples
 
 from schedsim import Chain, Graph, Op
 from schedsim.plans.effort import Effort
@@ -27,7 +28,7 @@ def bounded(graph: Graph, budget: int, offloading: Offloading):
     return copy_bound(graph, linked, budget, effort=Effort(20.0))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9), is_chain=st.booleans())
 def test_no_way_in_time_is_faster(seed, is_chain):
     """To keep, recompute and copy, at any moment; infinite only where nothing fits."""

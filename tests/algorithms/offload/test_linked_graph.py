@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from offload_steps import random_offloading, random_tokens, tokens_of
 from schedsim.algorithms.offload._linked_graph import link_graph, token_names
+from tiers import examples
 
 from schedsim import Graph, Op
 from schedsim.plans.links import Link
@@ -36,7 +37,7 @@ def test_rooms_are_what_budgets_leave():
     assert 10**15 < low.host_room < 2**62
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 8))
 def test_tokens_are_named_as_the_engine_names_them(seed, num):
     """Runs, copies to the host and copies back: from names to numbers and to the same names."""

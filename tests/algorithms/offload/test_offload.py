@@ -16,6 +16,7 @@ from schedsim.algorithms.chains.frontier import exact_frontier, frontier
 from schedsim.algorithms.chains.persistent import Problem
 from schedsim.algorithms.offload.offload import offload
 from slow_offload import least_time_s
+from tiers import examples
 
 import schedsim
 from schedsim import Chain, Schedule, simulate
@@ -28,7 +29,7 @@ from schedsim.workloads import WorkloadOptions, build_workload
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_chains_are_never_worse_than_without_copies(seed, num_stages):
     """The optimal persistent schedule without copies is met or beaten, within the budget."""
     rng = np.random.default_rng(seed)
@@ -53,7 +54,7 @@ def test_chains_are_never_worse_than_without_copies(seed, num_stages):
 
 
 @given(seed=st.integers(0, 10**12), num_ops=st.integers(2, 12))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 def test_graphs_are_never_worse_than_without_copies(seed, num_ops):
     """So too on graphs, against the plan without copies that it reports."""
     rng = np.random.default_rng(seed)
@@ -74,7 +75,7 @@ def test_graphs_are_never_worse_than_without_copies(seed, num_ops):
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 2))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_nothing_beats_the_oracle_and_optimal_plans_meet_it(seed, num_stages):
     """Over all ways in time to keep, recompute and copy: bound <= optimum <= plan."""
     rng = np.random.default_rng(seed)
@@ -104,7 +105,7 @@ def test_nothing_beats_the_oracle_and_optimal_plans_meet_it(seed, num_stages):
 
 
 @given(seed=st.integers(0, 10**12), num_ops=st.integers(2, 5))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_nothing_beats_the_oracle_on_graphs(seed, num_ops):
     """So too on graphs whose first runs keep their order, with ops that run once, and results."""
     rng = np.random.default_rng(seed)
@@ -253,6 +254,7 @@ def claims(chain: Chain, link: Link, factors: tuple[int, ...]) -> list[tuple[flo
     return found
 
 
+@pytest.mark.slow
 def test_a_convolutional_chain_as_the_field_reports():
     """At most two thirds of the overhead of recomputing alone, and 4 to 6 times less memory at
     less than 20 %: the claims of Beaumont et al. 2021, on a ResNet-152 over PCIe 4.0."""

@@ -49,6 +49,7 @@ print(plan.search.ended_by, plan.status)
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_gives_the_best_so_far():
     """As Ctrl-C sends it to a process, in the middle of a search that would take an hour."""
     with subprocess.Popen([sys.executable, "-c", SEARCH], stdout=subprocess.PIPE, text=True) as it:

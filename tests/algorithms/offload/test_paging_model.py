@@ -12,6 +12,7 @@ from schedsim.algorithms.graphs.checkmate import checkmate
 from schedsim.algorithms.offload._linked_graph import link_graph
 from schedsim.algorithms.offload._paging_model import build_paging_model
 from schedsim.algorithms.offload._timeline import evaluate, make_trace
+from tiers import examples
 
 from schedsim import Graph, Op
 from schedsim.kernels.compiled import in_python
@@ -35,7 +36,7 @@ def solved(graph: Graph, budget: int, offloading: Offloading):
     return answer.bound, makespan_s, excess, tokens.tolist()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 2))
 def test_answers_fit_and_are_no_slower_than_without_copies(seed, num):
     """And say no more than the best without copies takes, stage by stage."""

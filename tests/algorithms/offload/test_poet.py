@@ -16,6 +16,7 @@ from schedsim.algorithms.graphs._milp import Milp
 from schedsim.algorithms.offload import poet as poet_module
 from schedsim.algorithms.offload.poet import poet
 from slow_offload import least_time_s
+from tiers import examples
 
 from schedsim import Chain, Schedule, simulate
 from schedsim.errors import PlannerLimitError
@@ -25,7 +26,7 @@ from schedsim.workloads.synthetic_graphs import layered
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 2), alone=st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_answers_are_no_less_than_the_optimum(seed, num_stages, alone):
     """Over all ways in time: bound <= optimum <= plan, within both memories."""
     rng = np.random.default_rng(seed)
@@ -53,7 +54,7 @@ def test_answers_are_no_less_than_the_optimum(seed, num_stages, alone):
 
 
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(3, 4))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 def test_answers_run_in_the_engine(seed, num_stages):
     """The sequence of an answer is legal and within both memories."""
     rng = np.random.default_rng(seed)

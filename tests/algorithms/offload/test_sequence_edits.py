@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from offload_steps import linked_of, random_offloading, random_tokens, tokens_of
 from schedsim.algorithms.offload import _sequence_edits as edits
 from schedsim.algorithms.offload._timeline import evaluate, make_trace
+from tiers import examples
 
 from schedsim import Chain, Graph
 from schedsim.kernels.compiled import in_python
@@ -81,7 +82,7 @@ def slowly_tidied(graph: Graph, tokens: list[int]) -> list[int]:
         line = shorter
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 8))
 def test_tidying_drops_what_nobody_needs(seed, num):
     """As dropping one by one does, until nothing is left to drop; once more changes nothing."""
@@ -94,7 +95,7 @@ def test_tidying_drops_what_nobody_needs(seed, num):
     assert buffer[:made].tolist() == want
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 8))
 def test_the_use_before_a_place(seed, num):
     """The last run that reads the instance, or the one that makes it; -1 for a graph input."""
@@ -208,7 +209,7 @@ def test_what_is_moved_away_covers_the_excess_or_lies_unused_longest():
         assert scratch.before[i] < loss < scratch.after[i]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 8), share=st.floats(0.5, 1.0))
 def test_repair_ends_legal_and_says_what_is_still_over(seed, num, share):
     """As evaluated anew; within the budget nothing is moved; ops keep their order."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from offload_steps import linked_of, random_offloading, random_tokens, schedule_of, tokens_of
 from schedsim.algorithms.offload._linked_graph import token_names
 from schedsim.algorithms.offload._timeline import evaluate, make_trace
+from tiers import examples
 
 from schedsim import simulate
 from schedsim.errors import DeadlockError
@@ -16,7 +17,7 @@ from schedsim.plans.links import with_copies
 
 
 @given(seed=st.integers(0, 10**12), num=st.integers(1, 12), is_chain=st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_times_and_memory_are_those_of_the_engine(seed, num, is_chain):
     """Starts, ends, makespan and what fits: the same, with capacities of all tightnesses."""
     rng = np.random.default_rng(seed)

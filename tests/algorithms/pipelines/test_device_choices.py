@@ -18,6 +18,7 @@ from schedsim.algorithms.pipelines._device_choices import (
     uniform_choices,
 )
 from schedsim.algorithms.pipelines.stage_frontier import Front
+from tiers import examples
 
 POINTS = st.lists(
     st.tuples(st.integers(0, 9), st.integers(0, 6), st.integers(1, 12), st.integers(0, 4)),
@@ -79,7 +80,7 @@ def test_one_point_for_all_micro_batches(points, in_flight, cap):
     assert all(choice.size_bytes <= cap for choice in found)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(points=POINTS, in_flight=st.integers(1, 4), cap=st.integers(0, 60))
 def test_two_points_in_turn(points, in_flight, cap):
     """The mix is the fastest pair that fits, of points that no other beats for so many in flight.
@@ -111,7 +112,7 @@ def test_two_points_in_turn(points, in_flight, cap):
     assert found.mean_s == pytest.approx(min(pairs))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     stages=st.lists(st.tuples(POINTS, st.integers(1, 3)), min_size=1, max_size=3),
     cap=st.integers(0, 90),

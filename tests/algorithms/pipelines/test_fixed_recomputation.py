@@ -55,6 +55,7 @@ def test_an_unknown_name_says_which_there_are():
     assert "none, layers, stage" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["1f1b", "zero-bubble"])
 def test_a_saved_plan_runs_again_as_it_was(order):
     """The same peak and time, and the budget that it was made for; fewer owed take longer."""

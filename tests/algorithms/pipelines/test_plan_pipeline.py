@@ -195,6 +195,7 @@ def test_more_memory_is_never_slower(seed):
     assert [m == np.inf for m in mixed] == sorted((m == np.inf for m in mixed), reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_more_memory_is_never_slower_where_choices_are_many(seed, monkeypatch):
     """A ladder of budgets stands for the search over all choices: it does not depend on the budget.
@@ -260,6 +261,7 @@ def test_the_least_budget_named_is_accepted(seed):
     assert plan_pipeline(pipeline, least + 1, **options).run is not None
 
 
+@pytest.mark.slow
 def test_mixed_micro_batches_are_never_slower_with_more_memory():
     """148 B were given a slower step than 147 B."""
     rng = np.random.default_rng(3)

@@ -9,6 +9,7 @@ import pytest
 from chains import random_graph, random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import schedsim
 from schedsim import Chain, Graph, Op, SchedsimError, Schedule, allocate, simulate
@@ -28,7 +29,7 @@ def with_equal_sizes_in_place(graph):
     return replace(graph, ops=tuple(ops))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(seed=st.integers(0, 10_000), equal=st.booleans())
 def test_requests_are_what_the_simulator_counts(seed, equal):
     """Byte for byte after every event; so the bound is the peak.

@@ -7,11 +7,12 @@ from allocator_requests import KIB, MIB, play_slowly, requests, streams_of_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_allocator import SlowArena
+from tiers import examples
 
 from schedsim.allocators import play
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     stream=streams_of_events(num_streams=1),
     best=st.booleans(),

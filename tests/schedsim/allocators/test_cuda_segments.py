@@ -6,11 +6,12 @@ from allocator_requests import KIB, MIB, play_slowly, requests, reserved_mib, st
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_allocator import SlowCaching
+from tiers import examples
 
 from schedsim.allocators import CachingOptions, play
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     stream=streams_of_events(),
     capacity=st.one_of(st.none(), st.integers(2, 120).map(lambda n: n * MIB)),
@@ -36,7 +37,7 @@ def test_equals_the_slow_allocator(stream, capacity, max_split):
         assert got.peak_reserved_bytes <= capacity
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     stream=streams_of_events(max_events=80),
     allocator=st.sampled_from(["cuda-caching", "growing", "best-fit", "first-fit"]),

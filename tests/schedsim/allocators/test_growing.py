@@ -6,11 +6,12 @@ from allocator_requests import MIB, play_slowly, requests, reserved_mib, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_allocator import SlowCaching
+from tiers import examples
 
 from schedsim.allocators import CachingOptions, play
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     stream=streams_of_events(),
     capacity=st.one_of(st.none(), st.integers(2, 120).map(lambda n: n * MIB)),

@@ -7,12 +7,13 @@ import pytest
 from chains import random_graph, random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from schedsim import explain, simulate
 from schedsim.analysis.edits import ScheduleEditor
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6))
 def test_changes_of_random_schedules_are_legal_and_priced(seed):
     """Every change replays, holds the first runs of all ops, and differs as it says."""

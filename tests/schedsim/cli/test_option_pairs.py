@@ -12,6 +12,7 @@ import pytest
 from command_line import CHAIN, Seen, Watched, commands, options
 from option_samples import CLUSTER, SAMPLES, WORKLOAD, Given, base, together, words
 from option_table import refused_pairs
+from tiers import slow_where
 
 from schedsim import Chain, Schedule
 from schedsim.cli.app import run
@@ -95,7 +96,13 @@ def test_every_option_has_a_sample(command):
     assert set(options(COMMANDS[command])) <= set(SAMPLES[command])
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ALONE])
+@pytest.mark.parametrize(
+    "command",
+    slow_where(
+        [name for name in COMMANDS if name not in ALONE],
+        lambda name: name in ("cluster", "plan", "pipeline"),  # half a minute of hundreds of pairs
+    ),
+)
 def test_every_pair_is_honoured_or_refused(command, watched, capsys):
     """What the table does not refuse shows: with either option left out, something differs.
 

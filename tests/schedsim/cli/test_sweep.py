@@ -126,6 +126,7 @@ def dying(run_):
     return run_one(run_)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_a_row(call, monkeypatch):
     """Those that ran beside it are run again; it alone is marked."""
     monkeypatch.setattr("schedsim.sweeps.execute._run_beside", lambda run_, parent: dying(run_))

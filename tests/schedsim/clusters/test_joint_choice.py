@@ -57,6 +57,7 @@ def exhaustive(devices, batch, fixed, *, keep, offload):
             yield found.reserved_bytes, found.step_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fixed", "keep", "offload"),
     [
@@ -80,6 +81,7 @@ def test_as_fast_as_the_best_of_all(tiny, fixed, keep, offload):
     assert choose("tiny", rows[0][0] - 1, **words).best is None
 
 
+@pytest.mark.slow
 def test_offloading_in_a_pipeline_is_within_its_bound(tiny):
     """Every choice of every rank, against the choice made and the bound it claims."""
     fixed = {**FIXED, "pipeline": 2, "fsdp": 1}

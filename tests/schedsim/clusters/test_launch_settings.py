@@ -131,6 +131,7 @@ def test_megatron_flags():
     assert "--use-torch-fsdp2" not in found
 
 
+@pytest.mark.slow
 def test_megatron_stages_are_those_of_the_prediction():
     """One letter a layer; spare layers stand in the middle, as they were simulated."""
     words = {"devices": 32, "tensor": 8, "pipeline": 4, "state": "megatron", "seq": 512, "batch": 4}
@@ -178,6 +179,7 @@ def test_settings_without_a_word_are_refused(framework, options, says):
         launch_settings(found, framework)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "state"), [("torchtitan", "fsdp2"), ("megatron", "megatron")]
 )

@@ -5,6 +5,7 @@ from dataclasses import fields
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from schedsim import Chain, Graph, Stage
 from schedsim.dataflow.arrays import build_arrays
@@ -34,7 +35,7 @@ def any_chain(draw):
     return Chain("any", draw(SIZES), tuple(stages), draw(SIZES), draw(SIZES), draw(SIZES))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(any_chain())
 def test_graph_and_arrays_are_those_of_the_checked_way(chain):
     """Every op, every index of names, and every array to its type."""

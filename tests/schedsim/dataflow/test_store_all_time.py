@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_graphs import random_stream_graph
+from tiers import examples
 
 from schedsim import Graph, InvalidScheduleError, Op, Schedule, simulate
 from schedsim.dataflow.store_all_time import store_all_makespan
 
 
 @given(seed=st.integers(0, 10**9), num_ops=st.integers(2, 14))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_one_pass_gives_the_times_of_the_engine(seed, num_ops):
     """To the bit, as both add the same numbers in the same order."""
     graph = random_stream_graph(np.random.default_rng(seed), num_ops)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_exports import OPS
+from tiers import examples
 
 import schedsim
 from schedsim import Chain, Schedule, UnsupportedError, simulate
@@ -84,7 +85,7 @@ def chains_with_segments(draw):
     return chain, segments
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(chains_with_segments(), st.data())
 def test_it_costs_what_a_slow_replay_says(drawn, data):
     """Peak, seconds and host memory; a step's own input may go there too."""

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import schedsim
 from schedsim import Graph, InvalidWorkloadError, Schedule, simulate
@@ -135,14 +136,14 @@ def test_a_name_that_ends_the_docstring_stays_a_name(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(hostile)
 def test_no_name_changes_the_code(target, name):
     """Quotes, ends of lines, backslashes, braces, comment ends and shell signs in every name."""
     check(target, name)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(hostile)
 def test_no_name_changes_code_that_copies(name):
     """The code of selective checkpointing that holds tensors in host memory, as the others."""

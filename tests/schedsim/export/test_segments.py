@@ -6,6 +6,7 @@ import numpy as np
 from chains import random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import schedsim
 from schedsim import simulate
@@ -22,7 +23,7 @@ def planned(workload, share: float):
     return schedsim.plan(workload, int(little + share * (peak - little)), time_limit_s=0.3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10**6))
 def test_segments_are_the_best_of_all_where_there_are_few(seed):
     """Never worse than what one flip away would be, and never over what store-all or all would."""

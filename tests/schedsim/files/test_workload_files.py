@@ -9,6 +9,7 @@ import pytest
 from chains import random_chain, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 import schedsim
 from schedsim import InvalidWorkloadError
@@ -17,7 +18,7 @@ from schedsim.files.workload_files import MOST_OPS, MOST_STAGES, workload_hash
 
 
 @given(seed=st.integers(0, 10**9), size=st.integers(1, 9))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_round_trips(seed, size):
     """Chains, graphs and plans come back equal, hash included, through JSON text."""
     rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from chains import random_graph, random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_simulator import slow_memory
+from tiers import examples
 
 from schedsim import Chain, Graph, InvalidScheduleError, Op, Schedule, Stage, simulate
 from schedsim.simulation.simulator import CATEGORIES
@@ -19,7 +20,7 @@ TWO = Chain("two", 4, (Stage("s0", 1, 2, 4, 10, 1, 3), Stage("s1", 1, 2, 4, 10, 
 
 
 @given(seed=st.integers(0, 10**9), num_ops=st.integers(1, 12))
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 def test_memory_equals_the_slow_reference(seed, num_ops):
     """Bytes of every run, peak, makespan and the sum of categories on random graphs."""
     rng = np.random.default_rng(seed)

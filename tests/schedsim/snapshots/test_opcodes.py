@@ -7,6 +7,7 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from schedsim.errors import SchedsimError
 from schedsim.snapshots import read_snapshot
@@ -40,7 +41,7 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(plain, st.integers(0, pickle.HIGHEST_PROTOCOL))
 def test_plain_values_are_sound_and_their_beginnings_broken(value, protocol):
     """In every protocol; with the same value twice, which goes through the memo."""

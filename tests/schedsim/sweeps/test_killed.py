@@ -65,7 +65,7 @@ KILLED = textwrap.dedent(
 MOMENTS = [
     ("3,40", 1),  # within a row
     ("5,0", 2),  # between two rows, while two processes run
-    ("4,1000000", 1),  # a row is whole, and what follows it is not done
+    ("1,1000000", 1),  # a row is whole, and what follows it is not done
     ("rename", 1),  # all rows are there, and their order is not yet
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from schedsim import Graph, Schedule, simulate
 from schedsim.workloads import (
@@ -93,7 +94,7 @@ def test_figure_7(name, sequence, selective, both, full):
     sequence=st.booleans(),
     layers=st.integers(1, 3),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_granularities_agree_with_the_formula_to_the_byte(
     heads, width, seq, batch, parallel, sequence, layers
 ):
@@ -152,7 +153,7 @@ def test_embedding_and_head(layers, parallel):
     vocab=st.sampled_from([8, 5000]),
     split=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_chain_is_never_cheaper_than_its_ops_anywhere(
     heads, seq, layers, parallel, attention, dtype, flags, vocab, split
 ):

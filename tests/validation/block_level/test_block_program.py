@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.validation.block_level.block_program import _parsed, make_program
 from small_models import random_schedule
+from tiers import examples
 
 from schedsim import InvalidScheduleError, Schedule
 
@@ -25,7 +26,7 @@ def some_chain(rng, num):
     return replace(chain, stages=tuple(stages))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 6))
 def test_everything_is_there_when_it_is_read_and_gone_after_its_last_reader(seed, num):
     """By playing the runs: values, bundles and gradients, of which none is left in the end."""
@@ -52,7 +53,7 @@ def test_everything_is_there_when_it_is_read_and_gone_after_its_last_reader(seed
     assert there == set()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 6))
 def test_the_last_forward_before_a_backward_keeps_its_bundle(seed, num):
     """And no other; first and last runs of each op are marked."""
@@ -101,7 +102,7 @@ def test_names_of_tensors_are_read(name, want):
     assert _parsed(name, 9) == want
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(1, 6))
 def test_what_is_read_stays_where_nothing_frees_it_before_the_backward(seed, num):
     """By the frees of the runs between a forward with a bundle and its backward."""

@@ -35,6 +35,7 @@ def measured_peak(captured, module):
     return tracker.peak.total_bytes
 
 
+@pytest.mark.slow
 def test_random_schedules_hold_what_was_predicted(captured):
     """Ten of them, and store-all: bytes within 64 KiB and 0.1 %, results equal to the bit."""
     model, inputs, loss = captured.model, captured.inputs, captured.layout.loss

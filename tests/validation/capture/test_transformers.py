@@ -43,6 +43,7 @@ def llama(layers=2, width=32, vocabulary=50, **more):
     return transformers.LlamaForCausalLM(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [gpt2, llama])
 def test_schedules_of_a_library_model(build):
     """Random schedules: the bits of store-all, gradients of the plain model, the peak foretold."""
@@ -87,6 +88,7 @@ def test_the_loss_of_the_model_itself():
     captured.module(Schedule.store_all(captured.graph))(tokens).backward()
 
 
+@pytest.mark.slow
 def test_layers_of_llama_7b():
     """Four of its 32 layers, in bf16 for CUDA, batch 2 of 4096 tokens, without memory."""
     with torch.device("meta"):

@@ -110,6 +110,7 @@ def baked_step():
     return model, inputs, loss, module, bake_views(program)
 
 
+@pytest.mark.slow
 def test_a_step_with_baked_views_is_the_plain_one(uncompiled):
     model, inputs, loss, module, program = baked_step()
     assert all(call.target is reinterpreted for call in program.calls if call.is_view)

@@ -73,6 +73,7 @@ def test_equal_layers_are_one_group_each():
     assert len(places) > len(four.known)
 
 
+@pytest.mark.slow
 def test_every_tensor_is_made_before_it_is_read():
     """Calls stand in an order that data allows, views too."""
     random.seed(0)

@@ -14,6 +14,7 @@ from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from step_models import TinyResNet  # noqa: E402
+from tiers import slow_where  # noqa: E402
 
 from schedsim.errors import SchedsimError  # noqa: E402
 
@@ -44,7 +45,9 @@ def image_model():
     return TinyResNet(), (torch.randn(64, 3, 8, 8),), loss
 
 
-@pytest.mark.parametrize("make", [language_model, image_model])
+@pytest.mark.parametrize(
+    "make", slow_where([language_model, image_model], lambda make: make is language_model)
+)
 def test_less_memory_and_the_same_bits(make):
     """The loss is computed outside; the measured peak of the loop stays within the budget."""
     model, inputs, loss = make()

@@ -88,6 +88,7 @@ def test_from_the_first_step_on(losses):
     assert max(session_in(model).parts[-1].run_counts.values()) > 1
 
 
+@pytest.mark.slow
 def test_under_autocast():
     """The graph is traced again as it was traced first: with its casts."""
     torch.manual_seed(0)
@@ -145,6 +146,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["first"], ["both", "second"]])
 def test_outputs_without_a_gradient_add_no_zeros(names):
     """Zeros that are added to a gradient would change its strides, and so the order of sums."""
@@ -168,6 +170,7 @@ def test_outputs_without_a_gradient_add_no_zeros(names):
         assert reading.peak_bytes + storage_bytes(model.parameters()) <= budget
 
 
+@pytest.mark.slow
 def test_a_schedule_that_repeats_ops_of_the_backward_is_taken_over():
     """Each repeat stays where it is: without them, the backward would take more memory."""
     torch.manual_seed(0)

@@ -173,6 +173,7 @@ def trained(model, x):
     return losses
 
 
+@pytest.mark.slow
 def test_a_recurrent_layer_is_one_op():
     """All of it is planned, its dropout too, and Dynamo's settings are as they were."""
     names = ("allow_rnn", "skip_nnmodule_hook_guards")
@@ -330,6 +331,7 @@ class ReadsEnvironment(Net):
         return super().forward(x)["hidden"] * float(os.environ.get("SCHEDSIM_SCALE_OF_A_TEST", "1"))
 
 
+@pytest.mark.slow
 def test_variables_of_the_environment_are_followed(batch, monkeypatch):
     """Dynamo takes them for constants."""
     monkeypatch.delenv("SCHEDSIM_SCALE_OF_A_TEST", raising=False)
@@ -428,6 +430,7 @@ def test_numpy_draws_as_in_the_plain_step():
     assert len(session_in(model).parts) == 2
 
 
+@pytest.mark.slow
 def test_a_share_is_one_of_the_largest_size_told():
     """The first step is short, and a share of its own peak would leave no room for later ones."""
     torch.manual_seed(0)

@@ -21,6 +21,7 @@ from schedsim.validation.drop_in.line_calls import (
 from schedsim.validation.drop_in.outside_code import OutsideBytes
 from schedsim.validation.drop_in.part_line import PartCost, divide, peak_of
 from schedsim.validation.drop_in.step_record import StepRecord
+from tiers import examples
 
 FIRST = PartByHand(output=4, given=0, inputs=2, gradient_bytes=30)
 LAST = PartByHand(output=2, given=1, inputs=4, gradient_bytes=50, input_gradients=4)
@@ -74,7 +75,7 @@ def calls(draw):
 
 
 @given(calls(), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_least_budget_is_the_least_peak_of_all_choices(line, too_little):
     """Within 1 % of the budget that was too little: here, to the byte."""
     peaks = [peak_of(line, costs) for costs in product(*(call.choices for call in line))]

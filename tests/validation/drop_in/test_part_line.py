@@ -7,6 +7,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.validation.drop_in.part_line import CallInLine, PartCost, divide, peak_of
+from tiers import examples
 
 small = st.integers(0, 12)
 
@@ -31,7 +32,7 @@ def lines(draw):
 
 
 @given(lines(), st.integers(0, 80))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_choice_is_quicker_within_the_budget(calls, budget):
     """The least time of all choices that fit, or nothing where none does."""
     fitting = [

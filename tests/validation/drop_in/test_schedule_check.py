@@ -7,6 +7,7 @@ import warnings
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 torch = pytest.importorskip("torch")
 
@@ -69,6 +70,7 @@ def test_new_schedules_are_compared_and_the_steps_stay():
     assert "a new schedule with another" in schedsim.drop_in_report(model)
 
 
+@pytest.mark.slow
 def test_a_broken_schedule_is_caught_when_it_comes(monkeypatch):
     """All code emitted after the first plan negates a gradient: without the check, nobody sees."""
     honest = traced_part.emit
@@ -126,7 +128,7 @@ def as_integers(tensor):
     return flat.view(_KINDS[tensor.dtype]).view(-1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(list(_KINDS)), st.integers(1, 600), st.data())
 def test_each_flip_of_a_bit_is_seen(dtype, size, data):
     """A flip of one bit, the sign's too, and of the same bit at two places."""

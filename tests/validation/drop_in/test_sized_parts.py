@@ -52,6 +52,7 @@ def _compiled(model, **more):
     return call, lambda: next(s for given, s in backend._sessions.values() if given == options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_each_length_is_compiled_for_itself(dynamic):
     torch.manual_seed(0)
@@ -69,6 +70,7 @@ def test_each_length_is_compiled_for_itself(dynamic):
         assert any(isinstance(call.target, FusedGroup) for call in part.program.calls)
 
 
+@pytest.mark.slow
 def test_beyond_the_most_sizes_steps_run_uncompiled_and_then_as_they_are(monkeypatch):
     monkeypatch.setattr(sized_parts, "MOST_SIZES", 2)
     torch.manual_seed(0)

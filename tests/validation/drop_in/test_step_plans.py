@@ -92,6 +92,7 @@ def planned(model, first, budget, **options):
     return plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_new_length_is_evaluated(broken, monkeypatch):
     """Within the budget at every length, with no new trace, measurement or search."""
@@ -111,6 +112,7 @@ def test_a_new_length_is_evaluated(broken, monkeypatch):
     assert broken or most_runs(session) == 1  # and at 20 all is
 
 
+@pytest.mark.slow
 def test_the_predicted_peak_of_a_length_is_that_of_its_own_graph():
     """What is evaluated by formulas is what a trace of that length alone has."""
     model = Net()
@@ -148,6 +150,7 @@ def test_longer_than_planned():
     assert "= 160" in schedsim.drop_in_report(model)
 
 
+@pytest.mark.slow
 def test_the_largest_is_planned_for_from_the_start(monkeypatch):
     """By an option, or by what torch was told."""
     model = Net()
@@ -160,6 +163,7 @@ def test_the_largest_is_planned_for_from_the_start(monkeypatch):
     same(model, plain, batch(101), budget)
 
 
+@pytest.mark.slow
 def test_a_second_length_opens_the_size():
     """As torch.compile does: the first length is traced as it is, the second with an open size."""
     model = Net(depth=2)
@@ -173,6 +177,7 @@ def test_a_second_length_opens_the_size():
     assert len(session.parts) == num_parts
 
 
+@pytest.mark.slow
 def test_a_better_schedule_is_searched_beside_the_loop():
     """Where a longer length runs slowly; the next step has it."""
     model = Net()
@@ -196,6 +201,7 @@ def test_a_better_schedule_is_searched_beside_the_loop():
     assert session_in(model).parts[key[0]].sizes.measured.keys() == {(8, 64)}
 
 
+@pytest.mark.slow
 def test_refusals_lead_to_a_budget_that_works():
     """Each names a larger one; what is called proven is not more than what works in the end."""
     x = batch(64)

@@ -26,6 +26,7 @@ from changing_loops import (  # noqa: E402
     same,
     train,
 )
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
@@ -435,6 +436,8 @@ REFUSED = {
     "auto": ("iterator", "data replaced"),
     "in place": ("iterator", "data replaced"),
 }
+# One of each kind that in place runs without the slow tier.
+QUICK = ("attribute", "counter", "dropout p", "hook", "buffer replaced", "lstm")  # fmt: skip
 # Their loss is the loop's own in place, and their model a plain one.
 LOSSES = ("mixup of python", "mixup of numpy", "closure", "bound method", "logging")  # fmt: skip
 
@@ -442,7 +445,10 @@ LOSSES = ("mixup of python", "mixup of numpy", "closure", "bound method", "loggi
 @pytest.mark.parametrize(
     ("name", "level"),
     [(name, level) for name in CASES for level in ("auto", "block")]
-    + [(name, "in place") for name in CASES if name not in LOSSES]
+    + slow_where(
+        [(name, "in place") for name in CASES if name not in LOSSES],
+        lambda case: case[0] not in QUICK,
+    )
     + [(name, "op") for name in (*REFUSED["op"], "momentum", "prune", "lstm")],
 )
 def test_a_loop_is_the_plain_one_to_the_bit_or_refused(name, level):

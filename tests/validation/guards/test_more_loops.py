@@ -25,6 +25,7 @@ from changing_loops import (  # noqa: E402
     first_difference,
     of,
 )
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, parametrize, rnn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -527,6 +528,10 @@ CASES = {
 }
 
 
+# Those that in place run without the slow tier.
+QUICK = ("temperature", "drop path", "class patched", "branches", "packed")
+
+
 def refused_or_same(case, level):
     """Refused with a line on what to do, or equal to the bit."""
     with warnings.catch_warnings():
@@ -538,8 +543,13 @@ def refused_or_same(case, level):
     return None
 
 
-@pytest.mark.parametrize("level", ["auto", "in place"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "level"),
+    slow_where(
+        [(name, level) for name in CASES for level in ("auto", "in place")],
+        lambda case: case[1] == "in place" and case[0] not in QUICK,
+    ),
+)
 def test_a_loop_is_the_plain_one_to_the_bit(name, level):
     assert refused_or_same(CASES[name], level) is None
 

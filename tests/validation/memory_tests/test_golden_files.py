@@ -40,6 +40,7 @@ def test_no_false_alarm_in_50_runs_and_equal_bytes_in_20(tmp_path):
             assert (tmp_path / "again.json").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_another_process_writes_the_same_bytes(tmp_path):
     """With another hash seed, and numbers of threads."""
     code = (

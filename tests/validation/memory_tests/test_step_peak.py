@@ -67,6 +67,7 @@ def test_checkpoints_count_as_they_run():
     assert any(t.name.startswith("recompute.layers.") for t in peak.tensors)
 
 
+@pytest.mark.slow
 def test_compile_keeps_checkpoints_and_its_own_saved_tensors():
     """A compiled model is counted as its partitioner splits it, and a checkpoint stays one."""
     x = torch.zeros(256, 32)

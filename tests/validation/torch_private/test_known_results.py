@@ -12,6 +12,7 @@ from schedsim.validation.torch_private import joint_graphs as private  # noqa: E
 from schedsim.validation.torch_private.known_results import KnownResults  # noqa: E402
 from schedsim.validation.torch_private.pytrees import tree_leaves  # noqa: E402
 from schedsim.validation.torch_private.storage_refs import storage_key  # noqa: E402
+from tiers import examples  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -66,7 +67,7 @@ def shown(made, sources):
     dtype=st.sampled_from([torch.float32, torch.float64]),
     sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(3, 5)), min_size=2, max_size=4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_results_are_what_the_op_gives(name, transposed, dtype, sizes):
     mode = private.fake_mode()
     known = KnownResults(mode)
