@@ -259,7 +259,8 @@ def try_plan(
         workload = _ruled(given, rules)
     _check_rules(info, workload, options)
     if allocator is None:
-        allocator, allocator_options = _own_allocator(given, info, options)
+        allocator, own = _own_allocator(given, info, options)
+        allocator_options = {**own, **(allocator_options or {})}
     if allocator == "exact":
         return _with_rules(_run(info, workload, asked_bytes, options), given, rules)
     from .allocators.planning import plan_reserved

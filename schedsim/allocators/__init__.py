@@ -78,16 +78,22 @@ def allocate(
     >>> simulation.peak_bytes // MiB, schedsim.allocate(simulation).peak_reserved_bytes // MiB
     (9, 20)
     """
+    requests = requests_of_steps(simulation, num_steps, pool)
+    return play(requests, allocator, capacity_bytes=capacity_bytes, **options)
+
+
+def requests_of_steps(simulation: Simulation, num_steps: int = 1, pool: str = DEVICE) -> Requests:
+    """The requests that `allocate` plays: recorded ones, or those of the simulator.
+
+    O(n) for n requests.
+    """
     if num_steps < 1:
         raise SchedsimError(f"num_steps {num_steps} is not at least 1")
     recorded = simulation._graph.recorded
     if recorded is not None and pool == DEVICE and simulation._graph.one_stream:
-        requests = recorded_requests(simulation, recorded, num_steps)
-    else:
-        requests = requests_of(simulation, pool)
-        if num_steps > 1:
-            requests = requests.repeated(num_steps)
-    return play(requests, allocator, capacity_bytes=capacity_bytes, **options)
+        return recorded_requests(simulation, recorded, num_steps)
+    requests = requests_of(simulation, pool)
+    return requests.repeated(num_steps) if num_steps > 1 else requests
 
 
 def play(

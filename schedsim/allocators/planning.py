@@ -12,7 +12,7 @@ from ..plans.least_budget import LeastBudget
 from ..plans.plan import OPTIMALITY_TOLERANCE, Plan
 from ..plans.setting import AllocatorChoice
 from ..simulation.schedule import Schedule
-from . import allocate, check_allocator
+from . import check_allocator, play, requests_of_steps
 from .fewer_repeats import fewer_repeats
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def plan_reserved(
     *,
     max_plans: int | None = None,
     spare_waits: bool | None = None,
+    any_plan: bool = False,
     **options: Any,
 ) -> Plan:
     """The fastest plan found whose reserved bytes are within `budget_bytes`.
@@ -83,6 +84,8 @@ def plan_reserved(
     max_plans
         How often to plan: 12 times for a chain by default, 4 for a graph, whose planners take their
         time limit each time, 8 for one whose requests were recorded.
+    any_plan
+        Whether the first plan that fits is enough, fast or not, to know that there is one.
     **options
         Of `schedsim.allocate`.
 
@@ -108,7 +111,7 @@ def plan_reserved(
             made[inner_bytes] = planner(inner_bytes)
         return made[inner_bytes]
 
-    search = _WithinReserved(workload, budget_bytes, remembered, allocator, options)
+    search = _WithinReserved(workload, budget_bytes, remembered, allocator, options, any_plan)
     recorded = workload.recorded is not None
     chosen = None
     for spares in (True, False) if spare_waits is None and recorded else (bool(spare_waits),):
@@ -139,6 +142,7 @@ class _WithinReserved:
     planner: Callable[[int], Plan]
     allocator: str
     options: Mapping[str, Any]
+    any_plan: bool
 
     def measured(self, plan: Plan, inner: int) -> _AllocatedPlan:
         return _measure(self.workload, plan, inner, self.budget_bytes, self.allocator, self.options)
@@ -157,7 +161,7 @@ class _WithinReserved:
                     if best is None or found.rank < best.rank:
                         best = found
                     low = inner
-                    if inner == budget_bytes:
+                    if inner == budget_bytes or self.any_plan:
                         break
                 else:
                     assert plan.peak_bytes is not None
@@ -188,7 +192,7 @@ class _WithinReserved:
                 self.options,
                 spare_waits=spare_waits,
             )
-        if self.workload.recorded is not None:
+        if self.workload.recorded is not None and not self.any_plan:
             best = self.with_fewer_repeats(self.probed(best, spare_waits), spare_waits)
         return best, LeastBudget()
 
@@ -322,10 +326,10 @@ def _measure(
         makespan_s=simulation.makespan_s,
         overhead=simulation.makespan_s / plan.store_all_s - 1.0 if plan.store_all_s else 0.0,
     )
-    given = dict(options, num_steps=measured_steps(workload))
-    free = tight = allocate(simulation, allocator, **given)
+    requests = requests_of_steps(simulation, measured_steps(workload))
+    free = tight = play(requests, allocator, **options)
     if free.peak_reserved_bytes > budget_bytes:
-        tight = allocate(simulation, allocator, capacity_bytes=budget_bytes, **given)
+        tight = play(requests, allocator, capacity_bytes=budget_bytes, **options)
     return _AllocatedPlan(
         plan,
         inner,

@@ -26,6 +26,8 @@ from .scope import ANY_SCHEDULE, PERSISTENT
 _CLASSES = (PERSISTENT, ANY_SCHEDULE)
 MAX_SIZE = 2**20
 MAX_PLANS = 64
+# Of a step recorded on a device, where the search for the fastest plan plays many.
+_ANY = {"any_plan": True}
 # Limit on sizes that are built only to be compared, or for their store-all time.
 _MOST_BUILT = 256
 
@@ -160,8 +162,11 @@ def maximize(
         workload, further[size] = item if isinstance(item, tuple) else (item, {})
         return workload
 
-    def plan_of(workload: Chain | Graph, size: int) -> Plan:
-        return try_plan(workload, bound_bytes, planner, **options, **further[size])
+    def plan_of(workload: Chain | Graph, size: int, any_plan: bool = False) -> Plan:
+        given = {**options, **further[size]}
+        if any_plan and workload.recorded is not None and given.get("allocator") is None:
+            given["allocator_options"] = {**(given.get("allocator_options") or {}), **_ANY}
+        return try_plan(workload, bound_bytes, planner, **given)
 
     bound_bytes = sized_budget(budget_bytes)
     search = _LargestSearch(workload_at, plan_of, work, step, max_size)
@@ -172,7 +177,7 @@ class _LargestSearch:
     def __init__(
         self,
         family: Callable[[int], Chain | Graph],
-        plan_of: Callable[[Chain | Graph, int], Plan],
+        plan_of: Callable[[Chain | Graph, int, bool], Plan],
         work: Callable[[int], float],
         step: int,
         max_size: int,
@@ -201,11 +206,14 @@ class _LargestSearch:
             workload, size = self.workload(number), number * self.step
             self.tried[number] = None
             if workload is not None:
-                plan = self.plan_of(workload, size)
-                if plan.search.interrupted:  # the user interrupted: end the whole search
-                    raise KeyboardInterrupt
-                self.tried[number] = Sized(size, self.work(size), plan)
+                self.tried[number] = self._sized(workload, size, any_plan=True)
         return self.tried[number]
+
+    def _sized(self, workload: Chain | Graph, size: int, *, any_plan: bool) -> Sized:
+        plan = self.plan_of(workload, size, any_plan)
+        if plan.search.interrupted:  # the user interrupted: end the whole search
+            raise KeyboardInterrupt
+        return Sized(size, self.work(size), plan)
 
     def fits(self, number: int) -> bool:
         """Whether a plan fits at this size."""
@@ -229,7 +237,7 @@ class _LargestSearch:
         checked = max(top, best + 1) if compare else best + 1
         checked = min(checked, self.most)
         beyond = self.at(best + 1) if best < self.most else None
-        largest = self._planned(best)
+        largest = self._planned_well(best)
         fastest, fastest_proven = self._fastest(best, max_plans, compare)
         proven = beyond is not None and _is_proof(beyond.plan)
         return Maximum(
@@ -247,6 +255,15 @@ class _LargestSearch:
     def _planned(self, number: int) -> Sized:
         sized = self.at(number)
         assert sized is not None
+        return sized
+
+    def _planned_well(self, number: int) -> Sized:
+        """The size with a plan that was sought as long as that of a single size."""
+        sized, workload = self._planned(number), self.workload(number)
+        if workload is not None and workload.recorded is not None:
+            better = self._sized(workload, sized.size, any_plan=False)
+            if better.plan.feasible and better.rate > sized.rate:
+                self.tried[number] = sized = better
         return sized
 
     def _refuse(self) -> None:
@@ -275,6 +292,7 @@ class _LargestSearch:
     def _fastest(self, best: int, max_plans: int, compare: bool) -> tuple[Sized, bool]:
         """The size with the most work per second, and whether that is proven up to `best`."""
         fastest = max((one for one in self.tried.values() if one), key=lambda one: one.rate)
+        fastest = self._planned_well(fastest.size // self.step)
         if not compare:
             return fastest, False
         limits = []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tiers import examples
 
 import schedsim
+from schedsim.dataflow.recorded_step import RecordedStep
 from schedsim.errors import InfeasibleBudgetError, SchedsimError
 from schedsim.plans.maximize import contains
 from schedsim.plans.search import SearchRecord
@@ -193,3 +194,30 @@ def test_rules_of_ops_hold_at_every_size(rules):
         fits.append(size)
     assert found.largest.size == max(fits)
     assert max(fits) < 19
+
+
+def recorded(batch: int) -> schedsim.Chain:
+    """Eight stages with recorded requests of some MiB, which the allocator puts in segments."""
+    size, num = batch * (3 * 2**20 + 12345), 8
+    holders: list[str] = []
+    for i in range(num):
+        holders += [f"a{i + 1}", f"r{i + 1}", f"d{i}" if i else ""]
+    records = {"loss": (3 * num,)}
+    for i in range(num):
+        out, saved, gradient = range(3 * i, 3 * i + 3)
+        records |= {f"F{i}": (out,), f"F{i}+": (saved, out), f"B{i}": (gradient,)}
+    step = RecordedStep((), (size, 2 * size, size) * num + (size,), (*holders, f"d{num}"), records)
+    stages = [schedsim.Stage(f"s{i}", 1 + i / 8, 2.0, size, 3 * size) for i in range(num)]
+    return schedsim.Chain("recorded", size, tuple(stages), recorded=step)
+
+
+def test_sizes_of_a_recorded_step_are_planned_well_at_the_end():
+    """The first plan that fits tells that a size fits; the largest is planned like a single one."""
+    budget = 170 * 2**20
+    found = schedsim.maximize(recorded, budget, max_size=6)
+    alone = schedsim.plan(recorded(6), budget)
+    first = schedsim.plan(recorded(6), budget, allocator_options={"any_plan": True})
+    assert found.largest.size == 6
+    assert found.largest.plan.makespan_s == alone.makespan_s < first.makespan_s
+    assert found.largest.plan.setting.allocator == alone.setting.allocator
+    assert found.fastest.rate >= 6 / alone.makespan_s
