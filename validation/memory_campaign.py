@@ -28,10 +28,11 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from schedsim import pareto
 from schedsim.allocators import allocate
+from schedsim.allocators.fewer_repeats import one_repeat_fewer
 from schedsim.api import try_plan
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
-from schedsim.errors import SchedsimError
+from schedsim.errors import InvalidScheduleError, SchedsimError
 from schedsim.plans.plan import Plan
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
@@ -178,7 +179,10 @@ def _told(workload: Chain | Graph, plan: Plan) -> dict[str, Any]:
 
 
 def _faster(workload: Chain | Graph, plan: Plan, used_bytes: int | None) -> dict[str, Any]:
-    """For a plan of a chain that leaves much of its budget: what the next faster ones would take.
+    """For a plan that leaves much of its budget: what the next faster ones would take.
+
+    Of a graph: with any one of its repeated runs left out, which saves that run's time; `repeats`
+    is how many there are.
 
     The exact curve of a chain has every budget, in requested bytes, at which persistent schedules
     get faster. `requested_bytes` is the least of those faster than the plan; `reserved_bytes` the
@@ -188,7 +192,7 @@ def _faster(workload: Chain | Graph, plan: Plan, used_bytes: int | None) -> dict
     if used_bytes is None or used_bytes >= WELL_USED * plan.budget_bytes:
         return {}
     if not isinstance(workload, Chain):
-        return {}
+        return _with_one_repeat_fewer(workload, plan)
     limit_s = plan.makespan_s * (1 - 1e-9)
     faster = [point for point in pareto(workload).points if point.makespan_s < limit_s]
     settings = {} if workload.recorded is None else dict(workload.recorded.allocator_options)
@@ -203,6 +207,27 @@ def _faster(workload: Chain | Graph, plan: Plan, used_bytes: int | None) -> dict
         "faster": {
             "requested_bytes": faster[0].budget_bytes if faster else None,
             "reserved_bytes": min(reserved, default=None),
+        }
+    }
+
+
+def _with_one_repeat_fewer(graph: Graph, plan: Plan) -> dict[str, Any]:
+    assert plan.schedule is not None
+    settings = {} if graph.recorded is None else dict(graph.recorded.allocator_options)
+    requested, reserved = [], []
+    for names in one_repeat_fewer(graph, plan.schedule.names):
+        try:
+            simulation = simulate(graph, Schedule.from_names(names))
+        except InvalidScheduleError:
+            continue  # a run that may not be left out
+        requested.append(simulation.peak_bytes)
+        found = allocate(simulation, num_steps=LOOP_STEPS, **settings)
+        reserved.append(found.peak_reserved_bytes)
+    return {
+        "faster": {
+            "requested_bytes": min(requested, default=None),
+            "reserved_bytes": min(reserved, default=None),
+            "repeats": len(reserved),
         }
     }
 

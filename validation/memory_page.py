@@ -70,10 +70,16 @@ def memory_page(facts: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _why_short(row: dict[str, Any]) -> str:
-    """Why a plan of a chain reserves less than it may."""
+    """Why a plan reserves less than it may."""
     requested, reserved = (row["faster"][f"{name}_bytes"] for name in ("requested", "reserved"))
     if requested is None:
         return "no schedule is faster"
+    repeats = row["faster"].get("repeats")
+    if repeats is not None:
+        return (
+            f"without any one of its {repeats} repeated runs it would reserve at least "
+            f"{format_bytes_short(reserved)}"
+        )
     if requested > row["budget_bytes"]:
         return (
             "no faster plan fits: the next faster persistent schedule requests "
@@ -171,8 +177,8 @@ def _summary(rows: list[dict[str, Any]]) -> list[str]:
         f"{len(returned)} would on a device with room, where nothing cached is returned to it",
         f"- plans that run where the allocator has their budget alone: {len(fit)} of {len(alone)}",
         f"- plans that reserve at least 97 % of their budget: {len(used)} of {len(plans)}; of the "
-        f"others, {sum(map(_none_faster_fits, plans))} have no faster plan of the exact curve that "
-        "fits",
+        f"others, {sum(map(_none_faster_fits, plans))} have no faster plan that fits, of the exact "
+        "curve of a chain or with one repeated run fewer of a graph",
     ]
 
 

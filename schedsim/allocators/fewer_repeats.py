@@ -7,7 +7,7 @@ it makes stays from the run before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -81,6 +81,12 @@ def fewer_repeats(
         position += size
         size = max(1, min(2 * size, len(rows) - position))
     return found
+
+
+def one_repeat_fewer(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """`names` without one repeated run, for each of them; runs repeated for it alone go, too."""
+    for row in _repeats(graph, names):
+        yield without_runs(graph, names, {(row.op, row.number)})
 
 
 def without_runs(graph: Graph, names: Sequence[str], gone: set[tuple[str, int]]) -> tuple[str, ...]:

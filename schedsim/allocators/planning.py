@@ -37,8 +37,11 @@ _FIRST_STEP = 0.02
 _FULL = 0.99
 """A plan that reserves this share of its budget is left as it is."""
 
-_TRIES = 40
+_LEAST_TRIES, _MOST_TRIES = 40, 400
 """How many schedules with fewer repeated runs are tried."""
+
+_MOST_PLAYED = 2_000_000
+"""How many requests and releases of a step these tries play, beyond the least number of tries."""
 
 # Inner budgets closer than this share of the budget count as equal.
 _RESOLUTION = 0.005
@@ -230,7 +233,15 @@ class _WithinReserved:
             found = self.measured(plan, self.budget_bytes)
             return found if found.fits and not (spare_waits and found.num_emptied) else None
 
-        return fewer_repeats(run, given.schedule.names, best, fitting, _TRIES)
+        return fewer_repeats(run, given.schedule.names, best, fitting, self.most_tries)
+
+    @property
+    def most_tries(self) -> int:
+        """More for a small step, of which each try takes some milliseconds."""
+        recorded = self.workload.recorded
+        assert recorded is not None
+        num_events = max(1, sum(map(len, recorded.records.values())))
+        return max(_LEAST_TRIES, min(_MOST_TRIES, _MOST_PLAYED // num_events))
 
     def _walked_down_to(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
         """The first plan of a chain that fits, from the fastest one down to `best`.

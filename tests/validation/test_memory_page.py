@@ -43,18 +43,22 @@ def test_why_a_plan_leaves_memory_and_the_largest_batches(tmp_path):
     plan["reserved_within_bytes"] = 10**9
     proven = {**plan, "faster": {"requested_bytes": 3 * 10**9, "reserved_bytes": None}}
     found = {**plan, "faster": {"requested_bytes": 10**9, "reserved_bytes": 4 * 10**9}}
+    some = {"requested_bytes": 10**9, "reserved_bytes": 4 * 10**9, "repeats": 12}
+    of_graph = {**plan, "faster": some}
     batch = {"maximize": "G", "target": "model:g", "budget_bytes": 10**9, "largest": 7}
     batch |= {"fits_reserved_bytes": 9 * 10**8, "fits_predicted_reserved_bytes": 9 * 10**8}
     batch |= {"beyond_predicted_reserved_bytes": 2 * 10**9, "beyond_out_of_memory": "no"}
     wrong = {key: value for key, value in batch.items() if key != "beyond_out_of_memory"}
     path = tmp_path / "memory.jsonl"
-    rows = [{"environment": {"device": "cuda"}}, proven, found, batch, {**wrong, "maximize": "H"}]
+    rows = [{"environment": {"device": "cuda"}}, proven, found, of_graph, batch]
+    rows.append({**wrong, "maximize": "H"})
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     write_memory_page(path)
     text = path.with_suffix(".md").read_text()
-    assert "0 of 2; of the others, 2 have no faster plan" in text
+    assert "0 of 3; of the others, 3 have no faster plan" in text
     assert "schedule requests 3.00 GB, which is proven" in text
     assert "the least that a faster one reserves is 4.00 GB" in text
+    assert "without any one of its 12 repeated runs it would reserve at least 4.00 GB" in text
     assert "that fit: 2 of 2; with one sample more memory runs out: 1 of 2" in text
     assert "| G | `model:g` | 1.00 GB | 7 | 900.0 MB | 900.0 MB | 2.00 GB | out of memory |" in text
     assert "| 2.00 GB | runs |" in text

@@ -10,7 +10,7 @@ import pytest
 
 import schedsim
 from schedsim import Schedule, simulate
-from schedsim.allocators.fewer_repeats import fewer_repeats, without_runs
+from schedsim.allocators.fewer_repeats import fewer_repeats, one_repeat_fewer, without_runs
 
 
 @dataclass
@@ -106,3 +106,6 @@ def test_a_repeat_for_another_repeat_goes_with_it():
     assert left == ("F0", "F1", "F2", "loss", "F0", "F1", "B2", "B1", "F0", "B0")
     left = without_runs(chain.graph, names, {("F2", 1), ("F1", 1)})
     assert left == ("F0", "F1", "F2", "loss", "F0", "B2", "B1", "F0", "B0")  # B1 reads its output
+    one_fewer = set(one_repeat_fewer(chain.graph, names))
+    assert one_fewer == {without_runs(chain.graph, names, {one}) for one in repeats_of(names)}
+    assert len(one_fewer) == 4

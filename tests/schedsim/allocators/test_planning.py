@@ -9,7 +9,7 @@ import pytest
 import schedsim
 from schedsim import Schedule, allocate, simulate
 from schedsim.allocators import ALLOCATORS
-from schedsim.allocators.planning import _AllocatedPlan, plan_reserved
+from schedsim.allocators.planning import _AllocatedPlan, _WithinReserved, plan_reserved
 from schedsim.api import try_plan
 from schedsim.dataflow.recorded_step import RecordedStep
 from schedsim.workloads import WorkloadOptions, build_workload
@@ -193,3 +193,12 @@ def test_the_curve_of_a_recorded_chain_is_walked_down(monkeypatch):
     chosen = plan_reserved(chain, budget, planner)
     assert 840_000 <= chosen.setting.allocator.inner_budget_bytes < 860_000
     assert len(tried) <= 12 + 64
+
+
+@pytest.mark.parametrize(("num_events", "tries"), [(10, 400), (10_000, 200), (10**6, 40)])
+def test_small_steps_have_more_tries_with_fewer_repeats(num_events, tries):
+    """Each try plays the whole step."""
+    record = RecordedStep((), (8,), ("a1",), {"F0": (0, ~0) * (num_events // 2)})
+    chain = schedsim.Chain("one", 8, (schedsim.Stage("s", 1.0, 1.0, 8, 8),), recorded=record)
+    search = _WithinReserved(chain, 100, lambda inner: None, "cuda-caching", {}, False)
+    assert search.most_tries == tries
