@@ -60,7 +60,7 @@ def chain_form(graph: Graph) -> Chain | None:
             continue
         if i == num and num_ops % 2:
             allowed = {num - 1}
-            output[num - 1] = int(sizes[reads].sum())
+            output[num - 1] = int(sizes[reads[producer[reads] == num - 1]].sum())
         else:
             stage = num_ops - 1 - i
             allowed = {stage, stage - 1, *([i - 1] if i > num else [])}

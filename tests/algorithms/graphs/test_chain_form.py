@@ -91,3 +91,17 @@ def test_auto_on_a_chain_goes_beyond_persistent_schedules_where_it_may():
         assert simulate(chain, plan).makespan_s == 11
         bounds = {row.planner: row.lower_bound_s for row in plan.candidates}
         assert (bounds["frontier"], bounds["chain_optimum"]) == (13, 11)
+
+
+def test_what_the_loss_is_given_is_no_output():
+    """Labels larger than the last output: the chain had a stage that saved less than it put out."""
+    ops = [
+        Op("f0", time_s=1, writes={"x0": 4}),
+        Op("f1", time_s=1, reads=("x0",), writes={"x1": 2}),
+        Op("l", "loss", time_s=1, reads=("x1", "labels"), writes={"d2": 2}),
+        Op("b1", "backward", time_s=1, reads=("d2", "x0", "x1"), writes={"d1": 4}),
+        Op("b0", "backward", time_s=1, reads=("d1", "x0")),
+    ]
+    graph = Graph("labelled", tuple(ops), inputs={"labels": 9})
+    assert [stage.output_bytes for stage in chain_form(graph).stages] == [4, 2]
+    assert auto(graph, 19, effort=0.1).feasible
