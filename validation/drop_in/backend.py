@@ -13,6 +13,7 @@ from schedsim.errors import UnsupportedError
 
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private import joint_graphs as private
+from ..torch_private.dynamo_settings import guard_hooks
 from ..torch_private.joint_graphs import Strides
 from ..torch_private.sharded_groups import gathers_around
 from .drop_in_options import DropInOptions
@@ -21,6 +22,7 @@ from .joint_part import joint_part
 from .session import Session
 from .sized_parts import SizedParts, has_open_sizes
 from .traced_part import TracedPart
+from .traced_python import TracedPython
 
 _MOST_SESSIONS = 64
 _sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()
@@ -53,7 +55,15 @@ def schedsim(
             "around its graph; schedsim.rematerialize(model, inputs, budget, in_place=True) does",
             hint="in_place=True",
         )
-    return compiled_part(session_of(options), graph_module, inputs)
+    guard_hooks()
+    python = TracedPython(graph_module)
+    part = compiled_part(session_of(options), graph_module, inputs)
+
+    def run(*arguments: Any) -> Any:
+        python.refuse_changed()
+        return part(*arguments)
+
+    return run
 
 
 def session_of(options: Mapping[str, Any] | None) -> Session:

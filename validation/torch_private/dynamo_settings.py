@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch._dynamo as dynamo
 from torch._C._dynamo.eval_frame import reset_code
-from torch._dynamo.utils import counters
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.utils import counters, get_traced_code
 
 
 @contextmanager
@@ -51,6 +52,32 @@ def last_graph_break(before: Mapping[str, int]) -> str:
 def recompile_limit() -> int:
     """How many traces of one function Dynamo keeps before it runs the function as it is."""
     return int(dynamo.config.recompile_limit)
+
+
+def traced_code() -> list[CodeType]:
+    """The code of which Dynamo has made the graph that a backend is called with."""
+    return list(get_traced_code() or ())
+
+
+def traced_scopes() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The variables and the globals of the frame of which Dynamo makes a graph now."""
+    output = InstructionTranslator.current_tx().output
+    return getattr(output, "local_scope", {}), getattr(output, "global_scope", {})
+
+
+def module_classes(graph_module: torch.fx.GraphModule) -> list[type]:
+    """The classes of the modules in whose forwards nodes of a graph stand, with their bases."""
+    found: dict[type, None] = {}
+    for node in graph_module.graph.nodes:
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            if isinstance(kind, type):
+                found.update(dict.fromkeys(kind.__mro__))
+    return list(found)
+
+
+def guard_hooks() -> None:
+    """Have all later graphs look whether modules have got hooks, which Dynamo skips by default."""
+    dynamo.config.skip_nnmodule_hook_guards = False
 
 
 def forget_traces(codes: Iterable[CodeType]) -> None:

@@ -1,0 +1,74 @@
+"""What Dynamo takes from Python for a graph and never looks at again, watched by the backend."""
+
+from __future__ import annotations
+
+import os
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from schedsim.errors import SchedsimError
+
+from ..guards.reach import CodeRun, Methods, changed_methods
+from ..torch_private.dynamo_settings import module_classes, traced_code, traced_scopes
+
+
+class TracedPython:
+    """The methods and the variables of the environment in code that Dynamo has just traced.
+
+    Dynamo's guards cover neither: a graph would go on with a method that its class no longer has.
+
+    Parameters
+    ----------
+    graph_module
+        Of whose modules the classes are watched.
+    """
+
+    def __init__(self, graph_module: torch.fx.GraphModule) -> None:
+        codes, (variables, scope) = set(traced_code()), traced_scopes()
+        # The frame that is traced is one module's own, and no node says which.
+        own = [kind for held in variables.values() for kind in type(held).__mro__]
+        self._methods: Methods = {
+            (kind, name): value
+            for kind in [*own, *module_classes(graph_module)]
+            for name, value in vars(kind).items()
+            if isinstance(value, FunctionType) and value.__code__ in codes
+        }
+        functions = dict.fromkeys(codes & _code_of(scope), scope)
+        functions |= {f.__code__: f.__globals__ for f in self._methods.values()}
+        names = sorted(CodeRun(functions).reach().variables)
+        self._variables = {name: os.environ.get(name) for name in names}
+
+    def refuse_changed(self) -> None:
+        """Raise where one of them is no longer as it was traced. O(methods).
+
+        Raises
+        ------
+        SchedsimError
+            The graph is of another step; the message names what has changed.
+        """
+        changed = [
+            f"{kind.__qualname__}.{name} was replaced"
+            for kind, name, _ in changed_methods(self._methods)
+        ]
+        changed += [
+            f"the environment's {name} is {_shown(os.environ.get(name))} instead of {_shown(value)}"
+            for name, value in self._variables.items()
+            if os.environ.get(name) != value
+        ]
+        if changed:
+            raise SchedsimError(
+                f"the step is not as traced: {changed[0]}, which torch.compile does not look at",
+                hint="schedsim.rematerialize(model, inputs, budget, in_place=True) follows it; or "
+                "torch._dynamo.reset() after the change",
+            )
+
+
+def _code_of(scope: dict[str, Any]) -> set[CodeType]:
+    """The code of the functions in `scope`."""
+    return {held.__code__ for held in scope.values() if isinstance(held, FunctionType)}
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)
