@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidScheduleError
@@ -25,7 +25,7 @@ NUM_STEPS = 2
 RECORDED_STEPS = 3
 """Number of recorded steps played, as the first may lack the optimizer's state."""
 
-_PROBES = 64
+_LEAST_PROBES, _PROBES = 12, 64
 """How many plans within larger inner budgets are tried for a recorded chain, fastest first."""
 
 _NEAR = (0.01, 0.02, 0.04, 0.08)
@@ -146,8 +146,15 @@ class _WithinReserved:
     allocator: str
     options: Mapping[str, Any]
     any_plan: bool
+    known: dict[int, _AllocatedPlan] = field(default_factory=dict)
 
     def measured(self, plan: Plan, inner: int) -> _AllocatedPlan:
+        """The plan for the inner budget `inner`, measured once."""
+        if inner not in self.known:
+            self.known[inner] = self.played(plan, inner)
+        return self.known[inner]
+
+    def played(self, plan: Plan, inner: int) -> _AllocatedPlan:
         return _measure(self.workload, plan, inner, self.budget_bytes, self.allocator, self.options)
 
     def best(self, max_plans: int, spare_waits: bool) -> tuple[_AllocatedPlan | None, LeastBudget]:
@@ -185,6 +192,8 @@ class _WithinReserved:
             if not left or (high - low <= _RESOLUTION * budget_bytes and low):
                 break
             plan = planner(inner)
+        if best is None and self.workload.recorded is not None:
+            best = self.first_that_fits(first, spare_waits)
         if best is None:
             return _leanest(
                 self.workload,
@@ -198,6 +207,27 @@ class _WithinReserved:
         if self.workload.recorded is not None and not self.any_plan:
             best = self.with_fewer_repeats(self.probed(best, spare_waits), spare_waits)
         return best, LeastBudget()
+
+    def first_that_fits(self, first: Plan, spare_waits: bool) -> _AllocatedPlan | None:
+        """The first plan that fits, from `first` down to the plan of least memory.
+
+        Reserved bytes of plans in between say little about one another, as a full device returns
+        what is cached.
+        """
+        if not first.feasible or self.workload.kind != "chain":
+            return None
+        floor, plan, inner = self.planner(0).min_feasible_bytes or 0, first, self.budget_bytes
+        room = self.budget_bytes - floor
+        for left in range(self.most_probes, 0, -1):
+            found = self.measured(plan, inner)
+            if found.fits and not (spare_waits and found.num_emptied):
+                return found
+            assert plan.peak_bytes is not None
+            inner = min(plan.peak_bytes - 1, floor + room * (left - 1) // self.most_probes)
+            plan = self.planner(inner)
+            if not plan.feasible:
+                break
+        return None
 
     def probed(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
         """`best`, or a faster plan for a larger inner budget that fits too: reserved bytes jump."""
@@ -230,7 +260,7 @@ class _WithinReserved:
                     return None
             except InvalidScheduleError:
                 return None
-            found = self.measured(plan, self.budget_bytes)
+            found = self.played(plan, self.budget_bytes)
             return found if found.fits and not (spare_waits and found.num_emptied) else None
 
         return fewer_repeats(run, given.schedule.names, best, fitting, self.most_tries)
@@ -238,10 +268,18 @@ class _WithinReserved:
     @property
     def most_tries(self) -> int:
         """More for a small step, of which each try takes some milliseconds."""
+        return max(_LEAST_TRIES, min(_MOST_TRIES, _MOST_PLAYED // self.num_events))
+
+    @property
+    def most_probes(self) -> int:
+        """How many plans are tried where none was found to fit; fewer for a large step."""
+        return max(_LEAST_PROBES, min(_PROBES, _MOST_PLAYED // (2 * self.num_events)))
+
+    @property
+    def num_events(self) -> int:
+        """Requests and releases of a recorded step without repeated runs, about."""
         recorded = self.workload.recorded
-        assert recorded is not None
-        num_events = max(1, sum(map(len, recorded.records.values())))
-        return max(_LEAST_TRIES, min(_MOST_TRIES, _MOST_PLAYED // num_events))
+        return max(1, sum(map(len, recorded.records.values()))) if recorded is not None else 1
 
     def _walked_down_to(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
         """The first plan of a chain that fits, from the fastest one down to `best`.

@@ -202,3 +202,26 @@ def test_small_steps_have_more_tries_with_fewer_repeats(num_events, tries):
     chain = schedsim.Chain("one", 8, (schedsim.Stage("s", 1.0, 1.0, 8, 8),), recorded=record)
     search = _WithinReserved(chain, 100, lambda inner: None, "cuda-caching", {}, False)
     assert search.most_tries == tries
+
+
+def test_a_narrow_range_of_plans_that_fit_is_found(monkeypatch):
+    """Above the least budget, where the first guess from what is reserved falls below it."""
+    budget, least = 1_000_000, 700_000
+    record = RecordedStep((), (8,), ("a1",), {"F0": (0,)})
+    chain = schedsim.Chain("one", 8, (schedsim.Stage("s", 1.0, 1.0, 8, 8),), recorded=record)
+    plan = schedsim.plan(chain, budget, allocator="exact")
+    poor = replace(schedsim.api.try_plan(chain, 1, allocator="exact"), budget_bytes=0)
+    poor = replace(poor, least=replace(poor.least, found_bytes=least))
+
+    def measured(workload, plan, inner, budget, *_):
+        fits = 800_000 <= inner < 830_000
+        reserved = int(1.7 * budget)
+        return _AllocatedPlan(plan, inner, plan.makespan_s, reserved, budget, fits, 1)
+
+    def planner(inner):
+        return poor if inner < least else replace(plan, peak_bytes=inner)
+
+    monkeypatch.setattr("schedsim.allocators.planning._measure", measured)
+    chosen = plan_reserved(chain, budget, planner)
+    assert chosen.feasible
+    assert 800_000 <= chosen.setting.allocator.inner_budget_bytes < 830_000
