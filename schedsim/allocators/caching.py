@@ -79,6 +79,12 @@ class CachingOptions:
                 found["max_split_bytes"] = int(value) * _MIB
             elif name == "roundup_power2_divisions" and value.isdecimal():
                 found[name] = int(value)
+            elif name == "garbage_collection_threshold":
+                raise SchedsimError(
+                    f"allocator setting {part!r} is not modelled",
+                    hint="leave it out: it changes nothing unless set_per_process_memory_fraction "
+                    "limits the process",
+                )
             else:
                 raise SchedsimError(
                     f"allocator setting {part!r} is not modelled",

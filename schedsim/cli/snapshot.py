@@ -110,6 +110,13 @@ def _show_settings(findings: Findings) -> None:
         for one in findings.settings
     ]
     print_table(("setting", "reserved", "change"), rows, left=1)
+    recorded = findings.reserved.reserved_bytes
+    if abs(first - recorded) > WORTH * recorded:
+        click.echo(
+            f"\nthe run itself reserved {format_bytes_short(recorded)}: these replays have no "
+            "limit, and give no memory back to the device, as empty_cache() and "
+            "garbage_collection_threshold do"
+        )
     best = min(findings.settings, key=lambda one: one.peak_reserved_bytes)
     saved = first - best.peak_reserved_bytes
     if first and saved >= WORTH * first:

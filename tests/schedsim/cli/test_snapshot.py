@@ -69,6 +69,26 @@ def test_a_setting_that_helps_is_advised(tmp_path, capsys):
     assert "PYTORCH_ALLOC_CONF=expandable_segments:True would reserve 18.9 % less" in out
 
 
+@pytest.mark.parametrize("returned", [False, True])
+def test_memory_that_the_run_gave_back_is_told(tmp_path, capsys, returned):
+    """30 MiB, then 44; the run reserved 44 if the 30 went back to the device, as replays do not."""
+    events = [
+        event("segment_alloc", 0, 30 * MIB),
+        event("alloc", 0, 30 * MIB, FORWARD),
+        event("free_completed", 0, 30 * MIB),
+        event("segment_free", 0, 30 * MIB),
+        event("segment_alloc", 64 * MIB, 44 * MIB),
+        event("alloc", 64 * MIB, 44 * MIB, FORWARD),
+        event("free_completed", 64 * MIB, 44 * MIB),
+    ]
+    left = [(64 * MIB, 44 * MIB, [])]
+    if not returned:
+        del events[3]
+        left.insert(0, (0, 30 * MIB, []))
+    assert run(["explain", str(written(tmp_path, document(left, events)))]) == 0
+    assert ("the run itself reserved 46.14 MB" in capsys.readouterr().out) == returned
+
+
 def test_a_replay_beside_what_was_recorded(tmp_path, capsys):
     """The model's bytes, and the record's own; nothing else may stand beside a snapshot."""
     path, file = str(small(tmp_path)), tmp_path / "replay.json"
