@@ -354,7 +354,7 @@ def _capture(
 
     ranks = settings.ranks
 
-    def by_block(notes: tuple[str, ...]) -> CapturedStep:
+    def by_block(notes: tuple[str, ...], way_out: str = "") -> CapturedStep:
         def measure() -> CapturedStep:
             other, changed = with_chunks("block")
             try:
@@ -364,8 +364,8 @@ def _capture(
                     raise
                 raise UnsupportedError(
                     f"{error.message}; {notes[0]}",
-                    hint="in_place=True, for a loop that computes the loss itself, runs what can "
-                    "be traced within the budget and the rest as it is",
+                    hint=f"{way_out}in_place=True, for a loop that computes the loss itself, runs "
+                    "what can be traced within the budget and the rest as it is",
                 ) from error
             guards = None
             if recorded is not None:
@@ -412,6 +412,8 @@ def _capture(
         except Exception as error:  # raised by a tracer, or by the model's own code on fakes
             if is_elsewhere(error):
                 raise
+            hint, by_level = getattr(error, "hint", None) or "", "level='block'"
+            way_out = hint.removesuffix(by_level) if hint.endswith(f"; or {by_level}") else ""
             why = " ".join(str(error).split())[:300]
             ours = isinstance(error, SchedsimError | torch.OutOfMemoryError)
             if settings.level == "op" and (ours or not settings.bound_ranks.alone):
@@ -426,7 +428,7 @@ def _capture(
             why += "; blocks run uncompiled"
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
         warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
-        return by_block((note,))
+        return by_block((note,), way_out)
 
 
 def _held(model: nn.Module, loss: Any) -> nn.Module:

@@ -97,12 +97,15 @@ def built(case):
     return model, loss, before or case.before
 
 
+_OF_TORCH = ("training", "_is_torch_compile")
+
+
 def attributes(model, loss):
     """What Python the step left behind."""
     found = []
     for name, module in model.named_modules():
         for key, value in vars(module).items():
-            if isinstance(value, int | float | torch.Tensor) and key != "training":
+            if isinstance(value, int | float | torch.Tensor) and key not in _OF_TORCH:
                 found.append((f"{name}.{key}", value))
     return [*found, ("log", list(getattr(loss, "log", [])))]
 
@@ -120,7 +123,8 @@ def train(case, level=None, **options):
     Parameters
     ----------
     level
-        ``None`` for the plain loop, ``"in place"``, or a level of the whole step.
+        ``None`` for the plain loop, ``"in place"``, ``"backend"`` for `torch.compile`, or a level
+        of the whole step.
     """
     model, loss, before = built(case)
     x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
@@ -134,6 +138,11 @@ def train(case, level=None, **options):
             module = schedsim.rematerialize(
                 model, first[:1], case.budget, in_place=True, extra_bytes=first[1].nbytes, **options
             )
+        elif level == "backend":
+            torch._dynamo.reset()
+            options = {"budget": "64MiB", **options}
+            module = torch.compile(model, backend="schedsim", options=options)
+            step = lambda x, target: loss(module(x), target)  # noqa: E731
         elif level:
             module = step = schedsim.rematerialize(
                 model, first, case.budget, loss, level=level, **options

@@ -89,6 +89,30 @@ class OfRows(nn.Module):
         return x
 
 
+def noisy_line(generator):
+    """A model that draws from a generator in a closure, and whose blocks stand in no line."""
+
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+        def forward(self, x):
+            for part in self.parts:
+                x = torch.tanh(part(x)) + torch.rand(16, generator=generator)
+            return x
+
+    return Noisy()
+
+
+@pytest.mark.filterwarnings("ignore::schedsim.validation.step_planning.BlockLevelWarning")
+def test_where_no_level_takes_a_generator_of_its_own_the_way_out_is_said():
+    model, x = noisy_line(torch.Generator()), torch.randn(8, 16)
+    with pytest.raises(schedsim.UnsupportedError) as refused:
+        schedsim.rematerialize(model, x, "90%", lambda y: y.mean())
+    assert refused.value.hint.startswith("draw from torch's own generator, or in the loop")
+
+
 def test_a_model_that_no_level_takes_is_refused_with_both_reasons():
     model, x = OfRows(), torch.randn(64, 16)
     both = r"not what a layer gives.*op by op"

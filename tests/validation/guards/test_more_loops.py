@@ -554,6 +554,13 @@ def test_a_loop_is_the_plain_one_to_the_bit(name, level):
     assert refused_or_same(CASES[name], level) is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_loop_compiled_by_the_backend_is_the_plain_one_to_the_bit(name):
+    refused = refused_or_same(CASES[name], "backend")
+    assert (refused is not None) == (name == "class patched")
+
+
 @pytest.mark.parametrize("level", ["auto", "op", "in place"])
 def test_a_file_that_forward_reads_is_no_constant(tmp_path, level):
     path = tmp_path / "scale"
