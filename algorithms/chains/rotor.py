@@ -25,6 +25,12 @@ _WORK = 10.0
 _MERGES_PER_UNIT = 1e9
 """Sums that one core computes in about a second, in one of the two roundings."""
 
+# Of the sums of a long chain, that many are left out, because their splits cannot be best; and the
+# least slots to start with, however little time there is.
+_PRUNED, _FEWEST_SLOTS = 2.5, 16
+# The share of the time left that the first solution may take, where only time is limited.
+_FIRST_SHARE = 0.8
+
 MAX_TABLE_BYTES = 4 * 2**30
 """Most bytes of the table of rows x slots."""
 
@@ -54,7 +60,8 @@ def rotor(
         Relative distance between the makespan and its bound at which to stop.
     time_limit_s, effort
         Seconds, or work; 10 units of work where neither is given. No doubling is begun that would
-        exceed it; the first solution is always finished.
+        exceed it; the first solution is always finished, and under a time limit alone has
+        fewer slots where `num_slots` of them would take longer.
     allow
         Kinds of variants that may be chosen, of `schedsim.dataflow.variants.VARIANT_KINDS`.
 
@@ -90,8 +97,8 @@ def rotor(
 
     best_s, (best, chosen) = math.inf, problem.least_memory_schedule()
     bound_s = chain.store_all_s
-    slots, used = min(num_slots, _most_slots(problem)), 0
     effort = Effort.of(effort, time_limit_s, default=_WORK)
+    slots, used = min(num_slots, _most_slots(problem), _slots_in_time(problem, effort)), 0
     while True:
         before = effort.left
         used = slots
@@ -133,6 +140,14 @@ def exact_unit(problem: Problem) -> int:
 
 def _most_slots(problem: Problem) -> int:
     return MAX_TABLE_BYTES // (8 * problem.num_rows) - 1
+
+
+def _slots_in_time(problem: Problem, effort: Effort) -> int:
+    """The slots of a solution that is done in time, where only time is limited."""
+    if effort.counted:
+        return 2**31
+    sums = _FIRST_SHARE * effort.left * _PRUNED * _MERGES_PER_UNIT
+    return max(_FEWEST_SLOTS, int(sums / max(1, problem.num_splits)))
 
 
 def _both_roundings(

@@ -19,9 +19,9 @@ from ..chains.frontier import frontier
 from ..chains.persistent import MAX_STAGES, WorkLimitReached
 from ..chains.rotor import rotor
 
-# The share of the effort that is spent on the curve or, where the curve has too many points, on
-# the dynamic program over memory slots.
-_SHARE = 0.1
+# The shares of the effort that are spent on the curve and, where the curve has too many points, on
+# the dynamic program over memory slots: on long chains a search finds less in that time.
+_SHARE, _SLOTS_SHARE = 0.1, 0.8
 # Points that are merged for a unit of effort, and the least work: the curves of most chains take no
 # more, in a twentieth of a second.
 _POINTS_PER_UNIT, _LEAST_WORK = 2e7, 0.5
@@ -123,8 +123,7 @@ def chain_start(graph: Graph, chain: Chain, budget_bytes: int, effort: Effort) -
     """A persistent schedule of `graph`, which is `chain`, in the budget; ``None`` if none fits."""
     if chain.num_stages > MAX_STAGES:
         return None
-    with effort.part(_SHARE) as part:
-        plan = persistent_plan(chain, budget_bytes, part)
+    plan = persistent_plan(chain, budget_bytes, effort)
     if plan.schedule is None:
         return None
     num, num_ops = chain.num_stages, graph.num_ops
@@ -137,12 +136,16 @@ def chain_start(graph: Graph, chain: Chain, budget_bytes: int, effort: Effort) -
 
 
 def persistent_plan(chain: Chain, budget_bytes: int, effort: Effort) -> Plan:
-    """The best persistent schedule that can be found with `effort`."""
-    work = int(_POINTS_PER_UNIT * max(effort.left, _LEAST_WORK))
-    try:
-        plan = frontier(chain, budget_bytes, max_points=3_000_000, max_work=work)
-        effort.spend(0.1 * effort.left)
-        return plan
-    except WorkLimitReached:
-        with effort.part(0.9) as part:
-            return rotor(chain, budget_bytes, gap=0.01, effort=part)
+    """The best persistent schedule that can be found with a part of `effort`."""
+    with effort.part(_SHARE) as part:
+        work = int(_POINTS_PER_UNIT * max(part.left, _LEAST_WORK))
+        try:
+            plan = frontier(chain, budget_bytes, max_points=3_000_000, max_work=work)
+            part.spend(0.1 * part.left)
+            return plan
+        except WorkLimitReached:
+            pass
+    # Where work is counted, the first solution takes as many slots in any share of it.
+    share = _SHARE if effort.counted else _SLOTS_SHARE
+    with effort.part(share) as part:
+        return rotor(chain, budget_bytes, gap=0.01, effort=part)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from schedsim.algorithms.chains.persistent import Problem
-from schedsim.algorithms.chains.rotor import rotor
+from schedsim.algorithms.chains.rotor import DEFAULT_SLOTS, rotor
 
 from schedsim import Chain
+from schedsim.workloads.synthetic import heavy_tailed
 
 
 def test_rotor_at_the_least_budget_with_few_slots():
@@ -25,3 +26,13 @@ def test_rotor_at_the_least_budget_with_few_slots():
     plan = rotor(chain, budget, num_slots=10, gap=10.0)
     assert plan.feasible
     assert plan.peak_bytes <= budget
+
+
+def test_a_time_limit_begins_with_the_slots_that_it_has_time_for():
+    """500 slots of a thousand stages take half a minute, and a first solution is not stopped."""
+    chain = heavy_tailed(150)
+    budget = int(1.2 * Problem(chain).min_feasible_bytes)
+    hurried = rotor(chain, budget, time_limit_s=1e-3, num_slots=5000)
+    assert hurried.feasible
+    assert hurried.options["num_slots"] < 500
+    assert rotor(chain, budget, gap=1.0).options["num_slots"] == DEFAULT_SLOTS
