@@ -75,7 +75,8 @@ def command(request: ClusterRequest, **asked: Any) -> int:
     if asked["output"] is not None:
         from ..simulation.trace import write_trace
 
-        write_trace(found.time.timeline, asked["output"])
+        title = f"{found.model.name}, {found.time.timeline_of}"
+        write_trace(found.time.timeline, asked["output"], title)
     limit = budget if budget is not None else found.fabric.device.memory_bytes
     host_limit = asked["host_bytes"]
     settings = _launch(found, asked["launch"])

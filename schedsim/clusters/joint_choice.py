@@ -28,7 +28,7 @@ from .prediction import ClusterPrediction, predict
 from .rank_memory import first_micro_batch_bytes, rank_memory, representative_micro_batches
 from .rank_time import step_time
 from .recompute_ladder import PLAIN, RecomputeLadder, setting
-from .search_space import SearchSpace, StepSettings
+from .search_space import SearchSpace, StepSettings, spread
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
 from .training import Training
@@ -344,7 +344,7 @@ def choose(
     fitting: list[tuple[float, StepSettings, Training]] = []
     faster: tuple[float, StepSettings] | None = None
     left: list[float] = []
-    for candidate in able:
+    for candidate in spread(able):
         if candidate.bound_s >= best_s:
             continue
         if tried >= effort or search.num_layers >= EFFORT_LAYERS * effort:

@@ -145,7 +145,8 @@ def _with_gathered(
     stage, layers = rank.stages[moment.stage], held.layers[moment.stage]
     outputs = 0
     if stage.head:
-        outputs = (moment.num_outputs - 1) * _raw_bytes(training, rank)
+        earlier = training.micro_batches(degrees) - held.count  # these are not played
+        outputs = (moment.num_outputs - 1 + earlier) * _raw_bytes(training, rank)
         outputs = outputs if degrees.pipeline > 1 else 0
         yield total + outputs + _loss_bytes(degrees, training, rank)
     if layers:

@@ -10,6 +10,8 @@ from .stages import StageParts
 class EndWriter(UnitWriter):
     """Writes the ops before the first layer and after the last."""
 
+    _earlier: tuple[str, ...] = ()  # outputs of micro-batches that are not played
+
     def _ends(self, which: str) -> str:
         names = {unit for stage in self.stages.values() for unit in self._end_units(stage)}
         return "ends" if "ends" in names else which
@@ -241,13 +243,29 @@ class EndWriter(UnitWriter):
             moved = op_s(0, 0, 2 * logits)
             self._add(Op(f"join {micro}", "backward", moved, 0, tuple(found), {grad: logits}))
 
+    @property
+    def _output_bytes(self) -> int:
+        """Bytes of a micro-batch's output that the rank holds to the end of the step."""
+        if self.degrees.pipeline == 1 or not self._gathers:
+            return 0
+        if not any(stage.head for stage in self.stages.values()):
+            return 0
+        return self.tokens * -(-self.model.vocab // self.degrees.tensor) * 2
+
+    def _hold_earlier_outputs(self) -> None:
+        """Outputs of the micro-batches that came before those which are played."""
+        earlier = self.training.micro_batches(self.degrees) - self.num_micro
+        if not self.one_stream or not self._output_bytes or earlier < 1:
+            return
+        self._earlier = tuple(f"L raw earlier {k}" for k in range(earlier))
+        writes = dict.fromkeys(self._earlier, self._output_bytes)
+        self._add(Op("earlier outputs", "forward", 0.0, 0, (), writes))
+
     def _finish(self) -> None:
         """Outputs that a pipeline holds to the end, then the optimizer."""
-        heads = [stage for stage in self.stages.values() if stage.head]
-        if heads and self.degrees.pipeline > 1 and self._gathers:
-            outputs = tuple(f"L raw {micro}" for micro in range(self.num_micro))
-            columns = -(-self.model.vocab // self.degrees.tensor)
-            size = self.tokens * columns * 2 * self.num_micro
+        if self._output_bytes:
+            outputs = (*self._earlier, *(f"L raw {micro}" for micro in range(self.num_micro)))
+            size = self._output_bytes * len(outputs)
             self._add(Op("outputs", "backward", 0.0, 0, outputs, {"L outputs": size}))
         shard = sum(
             self._shard_parameters(unit)

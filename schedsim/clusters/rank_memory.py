@@ -124,12 +124,13 @@ def rank_actions(degrees: Degrees, training: Training, rank: int, most: int = 0)
 def representative_micro_batches(degrees: Degrees, training: Training) -> int:
     """Number of micro-batches after which the memory of a rank grows no further.
 
-    Each order except ``gpipe`` repeats itself once its pipeline is full.
+    Each order except ``gpipe`` repeats itself once its pipeline is full; ``interleaved`` does so
+    after the first sums of gradients have been added to.
     """
     if training.schedule == "gpipe" and degrees.pipeline > 1:
         return 0
     if training.schedule == "interleaved":
-        return 2 * degrees.pipeline
+        return 4 * degrees.pipeline
     return degrees.pipeline + 2 if degrees.pipeline > 1 else 3
 
 

@@ -65,6 +65,7 @@ class RankStep(LayerOpsWriter):
             for stage in self.stages.values():
                 for unit in self._end_units(stage):
                     (self._gather_now if self.one_stream else self._gather)(unit, 0)
+        self._hold_earlier_outputs()
         for action in actions:
             stage = self.stages[action.stage]
             if action.kind == "F":

@@ -38,12 +38,15 @@ class StepTime:
     timeline
         The simulation of the first rank, or with a pipeline, of one micro-batch of the longest
         stage.
+    timeline_of
+        What `timeline` shows, in words.
     """
 
     step_s: float
     compute_s: float
     bubble: float
     timeline: Simulation
+    timeline_of: str
 
 
 _PLAYED = 3
@@ -85,7 +88,8 @@ def _plain_time(
         fewer = play(_PLAYED - 1)
         step_s += (count - _PLAYED) * (run.makespan_s - fewer.makespan_s)
         compute_s += (count - _PLAYED) * (compute_s - fewer.busy_s["compute"])
-    return StepTime(step_s, compute_s, 0.0, run)
+    some = f"first {_PLAYED} of {count} micro-batches" if count > _PLAYED else "one step"
+    return StepTime(step_s, compute_s, 0.0, run, f"any rank: {some}")
 
 
 def _pipeline_time(
@@ -134,7 +138,9 @@ def _pipeline_time(
     longest = max(range(len(times)), key=lambda k: times[k][0] + times[k][1])
     step_s = run.makespan_s + max(ends)
     busy = max(use.busy_s for use in run.devices)
-    return StepTime(step_s, busy, run.bubble, times[longest][3])
+    which = f", stage {longest}" if training.num_chunks > 1 else ""
+    shown = f"pipeline rank {longest % degrees.pipeline}{which}: one of {count} micro-batches"
+    return StepTime(step_s, busy, run.bubble, times[longest][3], shown)
 
 
 def _stage_time(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import SchedsimError
@@ -25,6 +25,37 @@ class StepSettings:
     training: Training
     bound_s: float = 0.0
     estimate_s: float = 0.0
+
+    @property
+    def family(self) -> tuple[int | str, ...]:
+        """What candidates have in common that differ in replicas and micro-batches alone."""
+        of = self.degrees
+        return (of.tensor, of.pipeline, of.context, of.expert, self.training.schedule)
+
+
+def spread(candidates: Sequence[StepSettings]) -> list[StepSettings]:
+    """`candidates` in another order: every second one is the first of a family not seen so far.
+
+    The others come in the order given, and so do all once every family was seen. A search that is
+    cut short so has looked at half as many families as candidates.
+    """
+    firsts: dict[tuple[int | str, ...], StepSettings] = {}
+    for one in candidates:
+        firsts.setdefault(one.family, one)
+    found: list[StepSettings] = []
+    seen: set[tuple[int | str, ...]] = set()
+    taken: set[int] = set()
+    waiting = list(firsts.values())
+    for one in candidates:
+        if id(one) in taken:
+            continue
+        unseen = next((other for other in waiting if other.family not in seen), None)
+        for other in (one, unseen):
+            if other is not None and id(other) not in taken:
+                taken.add(id(other))
+                seen.add(other.family)
+                found.append(other)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,15 +25,13 @@ if TYPE_CHECKING:
 
 # Process ids in the trace: streams are threads of the first, memory pools counters of the second.
 _STREAMS, _MEMORY = 1, 2
-# Order of events at the same time: slices come before the events that refer to them.
-_ORDER = {"M": 0, "X": 1, "C": 2, "s": 3, "f": 4}
 
 
-def trace_document(simulation: Simulation) -> dict[str, Any]:
+def trace_document(simulation: Simulation, title: str = "") -> dict[str, Any]:
     """The trace of `simulation`, as the JSON object of the Trace Event Format.
 
     Times are microseconds, rounded to whole nanoseconds, so that runs of a stream touch but never
-    overlap.
+    overlap. `title` is the name of the process that has the streams; by default the workload's.
 
     Notes
     -----
@@ -47,10 +45,15 @@ def trace_document(simulation: Simulation) -> dict[str, Any]:
     >>> [event["ph"] for event in trace_document(run)["traceEvents"]][-3:]
     ['X', 'C', 'C']
     """
-    events = [*_slices(simulation), *_counters(simulation), *_flows(simulation)]
-    events.sort(key=lambda event: (event["ts"], _ORDER[event["ph"]]))
+    flows = _flows(simulation)
+    events: list[dict[str, Any]] = []
+    for run, event in enumerate(_slices(simulation)):
+        # A flow binds to the slice that began last on its track, which another run may do at the
+        # same time, where runs take none.
+        events += [event, *flows[run]]
+    events = sorted([*events, *_counters(simulation)], key=lambda event: event["ts"])
     return {
-        "traceEvents": [*_names(simulation), *events],
+        "traceEvents": [*_names(simulation, title), *events],
         "displayTimeUnit": "ms",
         "otherData": {
             "workload": simulation.workload_name,
@@ -61,9 +64,9 @@ def trace_document(simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def write_trace(simulation: Simulation, path: str | os.PathLike[str]) -> None:
+def write_trace(simulation: Simulation, path: str | os.PathLike[str], title: str = "") -> None:
     """Write the trace to `path`, atomically; compressed where the name ends in ``.gz``."""
-    data = json.dumps(trace_document(simulation), separators=(",", ":")).encode()
+    data = json.dumps(trace_document(simulation, title), separators=(",", ":")).encode()
     if os.fspath(path).endswith(".gz"):
         # no time stamp: equal runs give equal files
         data = gzip.compress(data, compresslevel=6, mtime=0)
@@ -79,9 +82,10 @@ def _microseconds(times: NDArray[np.float64]) -> list[float]:
     return [float(time) for time in np.rint(times * 1e9) / 1e3]
 
 
-def _names(simulation: Simulation) -> Iterator[dict[str, Any]]:
+def _names(simulation: Simulation, title: str) -> Iterator[dict[str, Any]]:
     """Names and order of processes and tracks."""
-    for pid, name in ((_STREAMS, simulation.workload_name), (_MEMORY, "memory [bytes]")):
+    streams = title or simulation.workload_name
+    for pid, name in ((_STREAMS, streams), (_MEMORY, "memory [bytes]")):
         yield _about("process_name", pid, 0, name=name)
         yield _about("process_sort_index", pid, 0, sort_index=pid)
     for number, stream in enumerate(simulation.stream_names):
@@ -141,8 +145,9 @@ def _counters(simulation: Simulation) -> Iterator[dict[str, Any]]:
                 before = at
 
 
-def _flows(simulation: Simulation) -> Iterator[dict[str, Any]]:
-    """A flow from the run that makes an instance to each run that reads it."""
+def _flows(simulation: Simulation) -> list[list[dict[str, Any]]]:
+    """The ends of flows at each run; a flow leads from a run that makes an instance to a reader."""
+    found: list[list[dict[str, Any]]] = [[] for _ in range(simulation.num_runs)]
     order = simulation.issue_order
     starts = _microseconds(simulation.start_s)
     tracks = simulation.run_streams.tolist()
@@ -165,4 +170,5 @@ def _flows(simulation: Simulation) -> Iterator[dict[str, Any]]:
             }
             if phase == "f":
                 event["bp"] = "e"  # binds to the enclosing slice, not to the next one
-            yield event
+            found[run].append(event)
+    return found

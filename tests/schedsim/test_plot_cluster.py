@@ -19,3 +19,7 @@ def test_bars_are_the_peaks():
     assert len(left.patches) == 2 * len(stacked)
     names = [text.get_text() for text in right.get_yticklabels()]
     assert names == list(found.time.timeline.stream_names)
+    assert right.get_title() == found.time.timeline_of == "pipeline rank 1: one of 2 micro-batches"
+    legend = [text.get_text() for text in right.get_legend().get_texts()]
+    assert legend == ["forward", "recomputed", "backward", "message"]
+    assert "memory of h100" in [text.get_text() for text in left.get_legend().get_texts()]

@@ -1,7 +1,7 @@
 """What may be chosen."""
 
 from schedsim.clusters import Training, get_architecture, get_fabric
-from schedsim.clusters.search_space import SearchSpace
+from schedsim.clusters.search_space import SearchSpace, spread
 
 FABRIC = get_fabric("h100-80gb")
 
@@ -42,3 +42,15 @@ def test_many_ranks_may_be_copies_of_a_group():
     """HSDP, where more than 64 would share parameters."""
     found = candidates("llama3-8b", 128, 128, {"tensor": 1, "pipeline": 1})
     assert {one.degrees.replicate for one in found} >= {1, 2, 16}
+
+
+def test_every_second_candidate_is_of_a_family_not_seen():
+    """Until none is left; what stays is in the order given, and nothing is lost."""
+    found = candidates("llama3-8b", 16, 32, seq=8192)
+    order = spread(found)
+    assert order[0] == found[0]
+    assert sorted(map(found.index, order)) == list(range(len(found)))
+    assert len({one.family for one in order[:20]}) >= 10
+    assert len({one.family for one in found[:20]}) < 10
+    all_seen = 2 * len({one.family for one in found})
+    assert [*map(found.index, order[all_seen:])] == sorted(map(found.index, order[all_seen:]))
