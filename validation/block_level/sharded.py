@@ -125,6 +125,13 @@ class Sharding:
                 "ones would stay, which no plan counts",
                 hint="reduce in every step; shares of gradients add up as well",
             )
+        if not all(map(private.reduces_over_replicas, self.states)):
+            raise UnsupportedError(
+                "gradients are not reduced over replicas in this step "
+                "(set_requires_all_reduce(False)): what waits for that would stay, which no plan "
+                "counts",
+                hint="reduce in every step; or in_place=True, which counts it",
+            )
 
     def begin_backward(self) -> None:
         """Gather nothing ahead: a schedule's order is not the reversed order of the forward."""
@@ -135,10 +142,14 @@ class Sharding:
         """Free the gathered parameters of part `index`; only the shares are kept."""
         for module in self.modules[index]:
             module.reshard()
+            private.forget_smaller_shards(private.state_of(module))
 
     def after(self, run: BlockRun, following: BlockRun | None) -> None:
-        """Free what `run` gathered, unless its own backward follows and would gather it again."""
-        if run.kind != "F" or not self.modules[run.index]:
+        """Free what `run` gathered, unless its own backward follows and would gather it again.
+
+        A backward frees it by itself, except after ``set_reshard_after_backward(False)``.
+        """
+        if run.kind not in ("F", "B") or run.moves is not None or not self.modules[run.index]:
             return
         if following is None or (following.kind, following.index) != ("B", run.index):
             self.free_gathered(run.index)

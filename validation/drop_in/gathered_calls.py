@@ -15,8 +15,35 @@ from .outside_code import OutsideBytes
 from .part_line import CallInLine, PartCost
 from .session import PartCall
 
-Mode = tuple[bool, bool]
-"""Whether gradients are there before the step, and whether the step reduces its own."""
+
+class Mode(NamedTuple):
+    """What a step finds and does: steps of another mode hold other bytes around their blocks.
+
+    Attributes
+    ----------
+    finds_gathered
+        Whether parameters are gathered still, from the step before.
+    finds_waiting
+        Whether gradients of that step wait for one which reduces them.
+    finds_gradients
+        Whether the shares have gradients.
+    reduces, reduces_over_replicas
+        Whether the step reduces its gradients over shards, and those over replicas.
+    leaves_gathered
+        Whether the backward of a block leaves its parameters gathered.
+    """
+
+    finds_gathered: bool = False
+    finds_waiting: bool = False
+    finds_gradients: bool = False
+    reduces: bool = True
+    reduces_over_replicas: bool = True
+    leaves_gathered: bool = False
+
+    @property
+    def frees(self) -> bool:
+        """Whether the step frees what it finds."""
+        return self.finds_gathered or self.finds_waiting
 
 
 class CallLevels(NamedTuple):
@@ -57,7 +84,7 @@ class GatheredRecord:
     levels
         The bytes around each call.
     passing_bytes
-        Bytes of gradients that were there before the step.
+        Bytes of gradients, and of gathered parameters, that were there before the step.
     """
 
     keys: tuple[tuple[int, int], ...]

@@ -7,6 +7,7 @@ does not depend on the schedules, and each rank follows a plan of its own.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -28,10 +29,10 @@ from .drop_in_options import DropInOptions
 from .gathered_calls import GatheredRecord, Mode, levels_of
 from .gathered_plans import GatheredPlans
 from .held_state import may_record
-from .outside_code import outside_meter
+from .outside_code import OutsideMeter, outside_meter
 from .part_sizes import Binding
 from .session import PartCall, Session
-from .sharded_state import ShardedState
+from .sharded_state import Passing, ShardedState
 from .step_record import Key
 from .traced_part import TracedPart
 
@@ -78,8 +79,7 @@ class GatheredSession(Session):
         self._shares = ShardedState(model, options)
         self._held = self._shares
         self._gathered = GatheredPlans(options, self.parts, self._stop_measuring)
-        self._mode: Mode = (False, True)
-        self._passing_bytes = 0
+        self._passing = Passing(0, Mode())
 
     # -- what steps and parts report --------------------------------------------------------------
 
@@ -96,7 +96,6 @@ class GatheredSession(Session):
         self._ranks.together("plan a step", lambda: self._plan_beside(lasting))
         if not begins:
             return
-        self._mode = (self._passing_bytes > 0, self._shares.reduces)
         if self.is_rehearsing or not may_start or not self.is_learning:
             return
         if self.parts and all(part.is_measured for part in self.parts):
@@ -104,7 +103,19 @@ class GatheredSession(Session):
             if meter is not None:
                 meter.start()
                 self._end_later()
+                self._watch(meter)
             self._meter, self._marks = meter, []
+
+    def _watch(self, meter: OutsideMeter) -> None:
+        # The record of the CPU's allocator tells no release of what was there when it began.
+        session = weakref.ref(self)
+
+        def released(num_bytes: int) -> None:
+            found = session()
+            if found is not None and found._meter is meter:
+                meter.release(num_bytes)
+
+        self._shares.watch_releases(released)
 
     def _begun(self, inputs: Any) -> int:
         """Begin a step, before which nothing is gathered; the bytes resident beside gradients."""
@@ -112,10 +123,10 @@ class GatheredSession(Session):
         self._stop_measuring()
         self._calls = []
         self._shares.look()
-        self._passing_bytes = self._shares.passing_bytes
+        self._passing = self._shares.passing()
         lasting = self._shares.lasting_bytes + storage_bytes(inputs)
         if self._device.type == "cuda":
-            lasting = max(lasting, requested_bytes(self._device) - self._passing_bytes)
+            lasting = max(lasting, requested_bytes(self._device) - self._passing.num_bytes)
         return lasting
 
     def _plan_beside(self, lasting_bytes: int | None) -> None:
@@ -179,6 +190,7 @@ class GatheredSession(Session):
         if meter is None or not calls or not self._marks or self._marks[-1][0] != "end":
             return
         stretches, self._meter = meter.stop(), None
+        self._shares.unwatch()
         whole = len(stretches) == len(self._marks) + 1
         if not whole or len(set(self._marks)) < len(self._marks):
             return  # some backward ran twice
@@ -190,17 +202,17 @@ class GatheredSession(Session):
             GatheredRecord(
                 tuple(call.key for call in calls),
                 tuple(call.number for call in calls),
-                self._mode,
+                self._passing.mode,
                 tuple(call.shared_bytes for call in calls),
                 levels,
-                self._passing_bytes,
+                self._passing.num_bytes,
             )
         )
 
     @property
     def is_learning(self) -> bool:
         """Whether the next step like the last one will be read."""
-        return self._gathered.wants(self._mode)
+        return self._gathered.wants(self._passing.mode)
 
     # -- for people -------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import torch
@@ -40,6 +41,9 @@ class OutsideMeter(Protocol):
     def mark(self) -> None:
         """End a stretch, and begin the next."""
 
+    def release(self, num_bytes: int) -> None:
+        """Count `num_bytes` from before the start as free from now on."""
+
     def stop(self) -> list[OutsideBytes]:
         """The measured stretches: one more than there were marks."""
 
@@ -49,21 +53,41 @@ class CpuOutside:
 
     def __init__(self) -> None:
         self._record = AllocatorRecord()
+        self._released: list[int] = []  # for each phase of the record; 0 where a mark began it
 
     def start(self) -> None:
         """Begin."""
         self._record.start()
-        self._record.mark()
+        self.mark()
 
     def mark(self) -> None:
         """End a stretch, and begin the next."""
+        self._begin_phase(0)
+
+    def release(self, num_bytes: int) -> None:
+        """Count `num_bytes` as free from now on, which the record does not tell."""
+        if num_bytes > 0:
+            self._begin_phase(num_bytes)
+
+    def _begin_phase(self, released_bytes: int) -> None:
+        self._released.append(released_bytes)
         self._record.mark()
 
     def stop(self) -> list[OutsideBytes]:
-        """The stretches."""
+        """The stretches; none if another record began."""
         phases = self._record.stop()
-        pairs = zip(phases, levels(phases), strict=True)
-        return [OutsideBytes(*most_and_left(phase), *level) for phase, level in pairs]
+        if len(phases) != len(self._released):
+            return []
+        found: list[list[int]] = []  # (first phase, the one after the last, level, top)
+        for k, (level, top) in enumerate(levels(phases, self._released)):
+            if self._released[k]:
+                found[-1] = [found[-1][0], k + 1, found[-1][2], max(found[-1][3], top)]
+            else:
+                found.append([k, k + 1, level, top])
+        return [
+            OutsideBytes(*most_and_left(list(chain(*phases[first:end]))), level, top)
+            for first, end, level, top in found
+        ]
 
 
 class CudaOutside:
@@ -88,6 +112,9 @@ class CudaOutside:
         )
         self._before = now
         reset_peak(self._device)
+
+    def release(self, num_bytes: int) -> None:
+        """Nothing: the device's own count tells it."""
 
     def stop(self) -> list[OutsideBytes]:
         """The stretches."""

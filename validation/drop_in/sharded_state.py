@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from ..measure import storage_bytes
 from ..torch_private import sharded_groups as private
 from .drop_in_options import DropInOptions
+from .gathered_calls import Mode
 from .held_state import HeldState
+
+
+class Passing(NamedTuple):
+    """What a step finds besides shares: some of it is freed before the step ends.
+
+    Attributes
+    ----------
+    num_bytes
+        Bytes of all of it.
+    mode
+        What it is made of, and what the step does with gradients.
+    """
+
+    num_bytes: int
+    mode: Mode
 
 
 class ShardedState(HeldState):
@@ -40,21 +56,34 @@ class ShardedState(HeldState):
     def see(self, tensors: Iterable[Tensor]) -> None:
         """Nothing: what a part reads is no share."""
 
-    @property
-    def passing_bytes(self) -> int:
-        """Bytes at present of gradients, shares and whole ones, and of what is gathered still."""
-        whole = [
-            tensor
-            for state in self._found()
-            for tensor in (*private.held_gradients(state), *private.gathered(state))
-        ]
+    def passing(self) -> Passing:
+        """What the coming step finds."""
+        found = self._found()
+        gathered = [tensor for state in found for tensor in private.gathered(state)]
+        waiting = [tensor for state in found for tensor in private.held_gradients(state)]
         shares = [t.grad for t in self._alive() if t.is_leaf and t.grad is not None]
-        return storage_bytes([*whole, *shares])
+        every = [*gathered, *waiting, *shares]
+        mode = Mode(
+            storage_bytes(gathered) > 0,
+            storage_bytes(waiting) > 0,
+            storage_bytes(shares) > 0,
+            all(map(private.reduces, found)),
+            all(map(private.reduces_over_replicas, found)),
+            any(map(private.leaves_gathered, found)),
+        )
+        return Passing(storage_bytes(every), mode)
 
-    @property
-    def reduces(self) -> bool:
-        """Whether the coming backward leaves reduced gradients."""
-        return all(map(private.reduces, self._found()))
+    def watch_releases(self, released: Callable[[int], None]) -> None:
+        """Call ``released(bytes)`` when the coming step frees some of what it finds."""
+        for state in self._found():
+            for tensor in private.held_gradients(state):
+                weakref.finalize(tensor, released, storage_bytes(tensor)).atexit = False
+            private.watch_gathered(state, released)
+
+    def unwatch(self) -> None:
+        """End the watch on gathered parameters."""
+        for state in self._found():
+            private.unwatch_gathered(state)
 
     def _found(self) -> list[Any]:
         return [state for state in (ref() for ref in self._states) if state is not None]

@@ -315,6 +315,10 @@ def _on_host(tensor: Tensor) -> Tensor:
     local = getattr(tensor, "to_local", None)  # of a sharded one
     if local is not None and type(tensor) is not Tensor:
         tensor = local()
+    if tensor.layout is torch.strided and tensor.numel() and not tensor.untyped_storage().nbytes():
+        return torch.empty(
+            0
+        )  # whole parameters of FSDP2, between two uses: there is nothing to read
     return tensor.to("cpu", copy=True)
 
 

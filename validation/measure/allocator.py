@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -180,20 +181,26 @@ def most_and_left(phase: list[tuple[int, int]]) -> tuple[int, int]:
     return most, live
 
 
-def levels(phases: Sequence[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+def levels(
+    phases: Sequence[list[tuple[int, int]]], released: Iterable[int] = ()
+) -> list[tuple[int, int]]:
     """For each of successive phases, the bytes at its start, and the most bytes in it.
 
-    Both are beyond those at the start of the first phase. Releases of blocks from before that do
-    not count.
+    Both are beyond those at the start of the first phase. Releases of blocks from before that are
+    not in the record: `released` has their bytes, those that are gone as each phase begins.
 
     Examples
     --------
     >>> levels([[(1, 10)], [(2, 5), (1, -10), (3, -7)], []])
     [(0, 10), (10, 15), (5, 5)]
+    >>> levels([[(1, 10)], [(2, 5)]], released=[0, 7])
+    [(0, 10), (3, 8)]
     """
     alive: set[int] = set()
     live, found = 0, []
+    freed = chain(released, repeat(0))
     for phase in phases:
+        live -= next(freed)
         begin = most = live
         for change in _of_known(phase, alive):
             live += change

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,6 +79,16 @@ def reduces(state: Any) -> bool:
     return all(group.reduce_grads for group in groups(state))
 
 
+def reduces_over_replicas(state: Any) -> bool:
+    """Whether a backward that reduces leaves gradients which all replicas share."""
+    return all(group.all_reduce_grads for group in groups(state))
+
+
+def leaves_gathered(state: Any) -> bool:
+    """Whether a backward leaves parameters gathered."""
+    return not all(group.reshard_after_backward for group in groups(state))
+
+
 def splits_ops(state: Any) -> bool:
     """Whether the parameters were spread over ranks before they were sharded (tensor parallel)."""
     return any(p.is_dtensor for group in groups(state) for p in group.fsdp_params)
@@ -111,6 +121,44 @@ def held_gradients(state: Any) -> Iterator[Tensor]:
         partial = getattr(group, "_partial_reduce_output", None)
         if isinstance(partial, Tensor):
             yield partial
+
+
+def forget_smaller_shards(state: Any) -> None:
+    """Free what ``reshard_after_forward=N`` keeps of parameters that are spread over all ranks."""
+    for group in groups(state):
+        for parameter in group.fsdp_params:
+            if getattr(parameter, "_sharded_post_forward_param", None) is not None:
+                parameter._sharded_post_forward_param = None
+                parameter._sharded_post_forward_param_data = None
+
+
+def watch_gathered(state: Any, freed: Callable[[int], None]) -> None:
+    """Call ``freed(bytes)`` when whole parameters that are there now are freed, once for each."""
+    for group in groups(state):
+        for parameter in group.fsdp_params:
+            whole = getattr(parameter, "_unsharded_param", None)
+            num_bytes = whole.untyped_storage().nbytes() if isinstance(whole, Tensor) else 0
+            if num_bytes:
+                parameter.free_unsharded_param = _Freeing(parameter, num_bytes, freed)
+
+
+def unwatch_gathered(state: Any) -> None:
+    """End what `watch_gathered` began."""
+    for group in groups(state):
+        for parameter in group.fsdp_params:
+            vars(parameter).pop("free_unsharded_param", None)
+
+
+class _Freeing:
+    """``free_unsharded_param`` of a parameter, once with word of it."""
+
+    def __init__(self, parameter: Any, num_bytes: int, freed: Callable[[int], None]) -> None:
+        self._parameter, self._num_bytes, self._freed = parameter, num_bytes, freed
+
+    def __call__(self) -> None:
+        del self._parameter.free_unsharded_param
+        self._parameter.free_unsharded_param()
+        self._freed(self._num_bytes)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from schedsim.validation.drop_in.gathered_calls import (
     HALVES,
     CallLevels,
     GatheredRecord,
+    Mode,
     calls_in_line,
     least_of,
     levels_of,
@@ -55,7 +56,7 @@ def test_a_step_by_the_schedules_that_were_read_has_the_peak_that_was_read():
     """The most that was read between halves; within them, what the levels and the parts say."""
     stretches = [OutsideBytes(0, 0, *pair) for pair in STRETCHES]
     levels = levels_of(CALLS, COSTS, MARKS, stretches)
-    record = GatheredRecord(((0, 0), (1, 0)), (0, 1), (False, True), (0, 10), levels, 7)
+    record = GatheredRecord(((0, 0), (1, 0)), (0, 1), Mode(), (0, 10), levels, 7)
     line = calls_in_line(record, levels, [(cost,) for cost in COSTS], 1000)
     between = max(70, 100, 150, 120, 95)
     forwards = max(60 - 10 + 35, 110 - 10 + 45)
@@ -66,6 +67,6 @@ def test_a_step_by_the_schedules_that_were_read_has_the_peak_that_was_read():
 def test_the_least_of_readings_and_the_most_of_steps():
     """Call by call, number by number."""
     one, other = (CallLevels(1, 6, 3, 8),), (CallLevels(5, 2, 7, 4),)
-    rows = [GatheredRecord(((0, 0),), (0,), (False, True), (0,), row, 0) for row in (one, other)]
+    rows = [GatheredRecord(((0, 0),), (0,), Mode(), (0,), row, 0) for row in (one, other)]
     assert least_of(rows) == (CallLevels(1, 2, 3, 4),)
     assert most_of([one, other]) == (CallLevels(5, 6, 7, 8),)

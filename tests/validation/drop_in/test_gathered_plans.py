@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.drop_in import gathered_plans
 from schedsim.validation.drop_in.drop_in_options import DropInOptions
-from schedsim.validation.drop_in.gathered_calls import CallLevels, GatheredRecord
+from schedsim.validation.drop_in.gathered_calls import CallLevels, GatheredRecord, Mode
 from schedsim.validation.drop_in.gathered_plans import GatheredPlans
 from schedsim.validation.drop_in.part_line import PartCost
 
@@ -18,7 +18,7 @@ import schedsim
 
 MUCH, LITTLE = PartCost(0, 80, 90, 100, 1.0), PartCost(1, 20, 90, 120, 1.5)
 KEYS = ((0, 0), (0, 1))
-WHOLE = (False, True)
+WHOLE = Mode()
 AROUND = CallLevels(50, 60, 50, 40)
 
 
@@ -76,7 +76,7 @@ def test_a_step_with_gradients_counts_them(monkeypatch):
     made = plans(1000 + 230, monkeypatch)
     made.begin(1000)
     for passing in (0, 50):
-        mode = (passing > 0, True)
+        mode = Mode(finds_gradients=passing > 0)
         assert made.wants(mode)
         for _ in range(2):
             made.learn(record((1, 1), mode=mode, passing=passing))

@@ -28,6 +28,24 @@ def test_stretches_count_what_they_made():
     del kept, left
 
 
+def test_what_is_released_of_what_was_there_before_is_counted_from_then_on():
+    """A stretch is one still: the most in it is with what was there, or after it is gone."""
+    meter = CpuOutside()
+    meter.start()
+    kept = torch.zeros(100)
+    meter.mark()
+    big = torch.zeros(500)
+    meter.release(1600)
+    meter.release(0)
+    small = torch.zeros(10)
+    meter.mark()
+    first, second, third = meter.stop()
+    assert first == (400, 400, 0, 400)
+    assert second == (2040, 2040, 400, 2400)
+    assert third == (0, 0, 400 + 2000 - 1600 + 40, 840)
+    del kept, big, small
+
+
 def test_one_profiler_at_a_time():
     """Where somebody else is profiling, there is no meter."""
     meter = CpuOutside()

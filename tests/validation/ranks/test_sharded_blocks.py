@@ -72,6 +72,8 @@ def made(kind):
         options["mp_policy"] = policy
     if kind == "stays gathered":
         options["reshard_after_forward"] = False
+    if kind == "smaller shards":
+        options["reshard_after_forward"] = 2
     layers = list(model.layers if around else model)
     if kind == "tensor parallel":
         for layer in layers:
@@ -87,6 +89,8 @@ def made(kind):
             for module in [*layers, *outer]:
                 fully_shard(module, mesh=mesh, **options)
         fully_shard(model, mesh=mesh, **options)
+    if kind == "smaller shards":
+        model.set_reshard_after_backward(False)
     if kind == "ahead":
         layers[0].set_modules_to_forward_prefetch([layers[1]])
     if around:
@@ -141,11 +145,11 @@ def _full(gradient):
     ("kind", "num_ranks"),
     [
         ("sharded", 2),
-        ("sharded", 4),
         ("bf16", 2),
         ("stays gathered", 2),
         ("norm and head", 2),
         ("replicated", 4),
+        ("smaller shards", 4),
         ("tensor parallel", 2),
     ],
 )
@@ -158,36 +162,43 @@ def test_the_peak_of_a_rank_is_the_predicted_one(kind, num_ranks):
             assert ("communication" in report) == (kind != "tensor parallel")
 
 
-def _refused(rank, kind):
+REFUSED = {
+    "root": ("the model itself are sharded as one group", "embedding, norm, head"),
+    "together": ("gathered for more than one block", "fully_shard on each"),
+    "both ends": ("gathered for more than one block", "fully_shard on each"),
+    "ahead": ("are to be gathered ahead", "leave these calls out"),
+    "whole gradients": ("gradients are not reduced in", "reduce in every step"),
+    "over replicas": ("not reduced over replicas", "reduce in every step"),
+    "op by op": ("is a DTensor", "level='block'"),
+}
+
+
+def _refused(rank):
+    return {kind: _refusal(kind) for kind in REFUSED}
+
+
+def _refusal(kind):
     model, _, data, loss = made(kind)
     level = "op" if kind == "op by op" else "block"
     try:
         module = schedsim.rematerialize(model, data, "100%", loss, level=level, effort=0.2)
         if kind == "whole gradients":
             model.set_requires_gradient_sync(False)
-            module(*data)
+        else:
+            model.set_requires_all_reduce(False)
+        module(*data)
     except schedsim.UnsupportedError as error:
         return str(error), error.hint
     return None
 
 
-@pytest.mark.parametrize(
-    ("kind", "says", "hint"),
-    [
-        ("root", "the model itself are sharded as one group", "embedding, norm, head"),
-        ("together", "gathered for more than one block", "fully_shard on each"),
-        ("both ends", "gathered for more than one block", "fully_shard on each"),
-        ("ahead", "are to be gathered ahead", "leave these calls out"),
-        ("whole gradients", "gradients are not reduced", "reduce in every step"),
-        ("op by op", "is a DTensor", "level='block'"),
-    ],
-)
-def test_what_no_plan_counts_is_refused(kind, says, hint):
+def test_what_no_plan_counts_is_refused():
     """With the reason and the way out, on every rank."""
-    for row in run_ranks(_refused, 2, kind):
-        assert row is not None
-        assert says in row[0]
-        assert hint in row[1]
+    for row in run_ranks(_refused, 2):
+        for kind, (says, hint) in REFUSED.items():
+            assert row[kind] is not None, kind
+            assert says in row[kind][0]
+            assert hint in row[kind][1]
 
 
 def test_a_second_gathering_is_told():

@@ -83,10 +83,13 @@ def _of_one(kind):
         nn.functional.cross_entropy(model(x), target).backward()
 
     def step():
-        if kind == "accumulated":
+        if kind != "bf16":
+            # What this leaves gathered, and its whole gradients, are freed in the step after it.
             model.set_requires_gradient_sync(False)
+            model.set_reshard_after_backward(kind == "replicated")
             one()
             model.set_requires_gradient_sync(True)
+            model.set_reshard_after_backward(True)
         one()
 
     measured = []
@@ -136,7 +139,7 @@ def check(rows):
 
 
 def test_the_peaks_of_two_ranks_are_the_predicted_ones():
-    """With what PyTorch gathers ahead, and whole gradients that wait for a step which reduces them.
+    """With what PyTorch gathers ahead, or leaves gathered, and whole gradients that wait.
 
     A rank whose step does not fit ends the steps of all, with its message.
     """
@@ -148,6 +151,6 @@ def test_the_peaks_of_two_ranks_are_the_predicted_ones():
 
 
 def test_the_peaks_of_four_ranks_are_the_predicted_ones():
-    """With shards that are replicated (HSDP)."""
+    """With shards that are replicated (HSDP), and accumulated gradients."""
     for rows in run_ranks(_on_four, 4, timeout_s=400):
         check(rows)

@@ -42,6 +42,24 @@ def test_states_groups_and_bytes_of_sharded_modules(tmp_path):
         model[0](torch.ones(1, 4)).sum()
         private.forget_order(state)
         assert private.gathered_bytes(state) == 64
+        model[0].unshard()
+        freed = []
+        private.watch_gathered(state, freed.append)
+        model[0].reshard()
+        model[0].unshard()
+        model[0].reshard()
+        assert freed == [64]  # what was there when the watch began, once
+        model[0].unshard()
+        private.watch_gathered(state, freed.append)
+        private.unwatch_gathered(state)
+        model[0].reshard()
+        assert freed == [64]
+        assert not private.leaves_gathered(state)
+        model[0].set_reshard_after_backward(False)
+        assert private.leaves_gathered(state)
+        assert private.reduces_over_replicas(state)
+        model[0].set_requires_all_reduce(False)
+        assert not private.reduces_over_replicas(state)
         assert not any(group._post_forward_indices for group in private.groups(state))
     finally:
         dist.destroy_process_group()
