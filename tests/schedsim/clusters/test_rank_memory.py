@@ -21,6 +21,7 @@ from schedsim.clusters.rank_memory import (
 from schedsim.clusters.stages import split_stages
 
 FABRIC = get_fabric("h100-96gb")
+TINY = Architecture("tiny", 4, 512, 8192, 2048, AttentionSizes(8, 8, 64))
 
 
 def state(name, degrees, **settings):
@@ -72,20 +73,16 @@ def test_a_part_of_the_micro_batches_shows_the_peak(schedule):
     """It is that of all of them played: the last stage holds the outputs of those that are not."""
     degrees = Degrees(pipeline=2, fsdp=2)
     sizes = {"seq": 512, "schedule": schedule, "num_chunks": 2 if schedule == "interleaved" else 1}
-    model = get_architecture("llama3.2-1b")
     training = Training(batch=12, num_micro_batches=12, **sizes)
     assert representative_micro_batches(degrees, training) == (
         8 if schedule == "interleaved" else 4
     )
     for rank in (0, 1):
         part, every = (
-            issue_simulation(model, degrees, training, FABRIC, rank, most=most).peak_bytes
+            issue_simulation(TINY, degrees, training, FABRIC, rank, most=most).peak_bytes
             for most in (None, 0)
         )
         assert part == every
-
-
-TINY = Architecture("tiny", 4, 512, 8192, 2048, AttentionSizes(8, 8, 64))
 
 
 @pytest.mark.parametrize(
