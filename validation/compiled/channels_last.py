@@ -17,8 +17,8 @@ from .fusible import fusible_target
 
 aten = torch.ops.aten
 
-_CONVOLUTIONS = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
-"""Ops whose kernels are quicker in channels-last, and how many of their arguments come first."""
+_CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
+"""Ops whose kernels are quicker in channels-last."""
 
 _FOLLOWING = frozenset(
     {
@@ -249,7 +249,8 @@ _OF_STORAGES = frozenset({*COPIES_OF_STORAGES, aten.as_strided.default})
 
 def _first(call: Call) -> list[int]:
     """The tensors of a convolution whose layout its kernel looks at."""
-    return list(refs(tuple(call.args[: _CONVOLUTIONS[call.target]])))
+    num_first = 2 if call.target is aten.convolution.default else 3  # the gradient comes first
+    return list(refs(tuple(call.args[:num_first])))
 
 
 def _may_follow(call: Call) -> bool:

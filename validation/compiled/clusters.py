@@ -12,6 +12,9 @@ from .fusible import fusible_target
 MOST_OPS = 64
 """Most ops of a cluster: larger clusters compile slowly and gain nothing."""
 
+SMALL_SHARE = 8
+"""A tensor this many times smaller than another costs little beside it."""
+
 
 @dataclass
 class StorageReaders:
@@ -105,6 +108,37 @@ class FusionClusters:
                     continue
                 if all(self.can_fuse(r) and self.same_half(maker, r) for r in readers):
                     self.merge([maker, *readers])
+
+    def merge_reductions(self) -> None:
+        """Merge reductions of one tensor that follow from each other, as the sum behind a maximum.
+
+        Each of them alone would read the tensor again, and all their results are small: no plan
+        gains by running one without the others.
+        """
+        reading, storages = self.reading, self.program.storages
+        for storage, maker in sorted(reading.maker.items(), key=lambda item: item[1]):
+            for reader in reading.readers.get(storage, ()):
+                if not (self.can_fuse(maker) and self.can_fuse(reader)):
+                    continue
+                one, other = self.of[maker], self.of[reader]
+                if one == other or not self.same_half(maker, reader):
+                    continue
+                both = [*self.members[one], *self.members[other]]
+                made = {s for op in both for s in reading.writes[op]}
+                given = {s for op in self.members[one] for s in reading.reads[op]} - made
+                largest = max((storages[s].size_bytes for s in given), default=0)
+                again = {s for op in self.members[other] for s in reading.reads[op]}
+                if largest and all(
+                    s in again for s in given if storages[s].size_bytes * SMALL_SHARE > largest
+                ):
+                    escaping = sum(storages[s].size_bytes for s in made if self._leaves(s, both))
+                    if escaping * SMALL_SHARE <= largest:
+                        self.merge([maker, reader])
+
+    def _leaves(self, storage: int, ops: list[int]) -> bool:
+        """Whether ops other than `ops` read `storage`, or it is a result."""
+        readers = self.reading.readers.get(storage, ())
+        return storage in self.results or any(r not in ops for r in readers)
 
     def merge(self, ops: list[int]) -> bool:
         """Merge `ops` into one cluster, unless it would need itself through another cluster."""

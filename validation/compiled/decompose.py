@@ -15,6 +15,7 @@ from ..torch_private import inductor_calls as inductor
 from ..torch_private import joint_graphs as private
 from ..torch_private.op_modes import OpOverload, schema_of
 from ..torch_private.storage_refs import storage_key
+from .constant_scatter import scatters_as_loops
 from .fusible import HEAVY, fusible_target
 
 aten = torch.ops.aten
@@ -97,6 +98,7 @@ class _Decomposer:
             graph = inductor.traced(run, examples, self.mode)
         except (RuntimeError, TypeError, NotImplementedError, AssertionError):
             return None
+        scatters_as_loops(graph, self.mode)
         return graph if self._fits(call, graph) else None
 
     def _fake(self, value: int) -> torch.Tensor:

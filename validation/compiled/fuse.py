@@ -25,6 +25,7 @@ def fused(program: Program, groups: Groups) -> Program:
     drop_dead_ops(parts)
     clusters = FusionClusters(parts)
     clusters.merge_vanishing()
+    clusters.merge_reductions()
     return _assembled(parts, clusters, groups)
 
 

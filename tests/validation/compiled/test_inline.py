@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from fused_steps import captured_step, convolutional, gated  # noqa: E402
+from fused_steps import assert_close, captured_step, convolutional, gated, left_by  # noqa: E402
+from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
 from schedsim.validation.compiled.clusters import StorageReaders  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
+from schedsim.validation.compiled.fuse import fused  # noqa: E402
+from schedsim.validation.compiled.group import Groups  # noqa: E402
 from schedsim.validation.compiled.inline import inline_cheap  # noqa: E402
+from torch import nn  # noqa: E402
+
+from schedsim import Schedule  # noqa: E402
 
 
 def saved(program):
@@ -32,8 +40,8 @@ def test_an_activation_is_not_saved_beside_its_argument():
     before = saved(program)
     inline_cheap(program)
     after = saved(program)
-    assert after < before
-    assert size_of(program, before) - size_of(program, after) >= 32 * 32 * 4
+    # Beside it, a maximum and a sum for each row of logits are saved.
+    assert size_of(program, before) - size_of(program, after) >= 32 * 32 * 4 - 2 * 32 * 4
 
 
 @pytest.mark.parametrize("make", [gated, convolutional])
@@ -41,7 +49,10 @@ def test_nothing_more_is_saved(make):
     program = decompose(captured_step(*make()).program)
     before = saved(program)
     inline_cheap(program)
-    assert saved(program) <= before
+    more = saved(program) - before
+    exchanged = size_of(program, before - saved(program))
+    # A tensor for one of its size, and a maximum and a sum for each row of 10.
+    assert size_of(program, more) <= exchanged + 2 * 32 * 4
 
 
 def test_makers_are_known_by_their_places():
@@ -52,3 +63,31 @@ def test_makers_are_known_by_their_places():
             assert v < 0 or program.values[v].call == i
             if v >= 0 and not call.is_view:
                 assert program.storages[program.values[v].storage].call == i
+
+
+def test_logits_are_kept_instead_of_their_logarithms(uncompiled):
+    """Otherwise both would need room at the same time, in the forward of each language model."""
+    torch.manual_seed(0)
+    model, inputs = nn.Linear(4, 512), (torch.randn(64, 4), torch.randint(512, (64,)))
+    loss = nn.functional.cross_entropy
+    captured = captured_step(model, inputs, loss)
+    program = fused(captured.program, Groups())
+    logits_bytes = 64 * 512 * 4
+    made = [
+        call
+        for call in program.calls
+        if not call.is_view
+        and size_of(program, {program.values[v].storage for v in call.outputs})
+        in range(logits_bytes, 2 * logits_bytes)
+    ]
+    assert len(made) == 2  # logits, and their gradients in the same place
+    assert made[1].takes_over >= 0
+    reductions = [call for call in program.calls if "amax" in str(getattr(call.target, "key", ""))]
+    assert len(reductions) == 1
+    assert "aten.log.default" in reductions[0].target.key  # which reads the logits no second time
+    module = replace(
+        captured, program=program, graph=to_graph(program, "fused", captured.graph.static_bytes)
+    )
+    module = module.module(Schedule.store_all(module.graph))
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
