@@ -31,6 +31,8 @@ from ..ranks import Ranks, ranks_of
 from ..ranks.wrappers import inside
 from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import (
+    at_limit,
+    compiled_alone,
     dynamo_settings,
     forget_traces,
     graph_breaks,
@@ -360,7 +362,7 @@ class _BudgetedCall:
         def compiled() -> Any:
             run = _inlined(call_as_itself(model))
             codes.append(run.__code__)
-            return torch.compile(run, backend=backend, dynamic=session.options.dynamic)
+            return compiled_alone(run, backend, session.options.dynamic)
 
         # Dynamo takes variables of the environment for constants, and does not look at them again.
         self._variables = tuple(sorted(static_reach([model]).variables))
@@ -434,20 +436,41 @@ class _BudgetedCall:
                 raise
         if self.session.num_forwards == before and not self._gave_up:
             self._gave_up = True
-            reason = last_graph_break(breaks)
             warnings.warn(
                 f"a step of {type(self._model).__name__} runs as it is, not within the budget: "
-                + (
-                    f"Dynamo traces no part of it: {reason.rstrip(' ;')}"
-                    if reason
-                    else "Dynamo traces no part of it, or no more after too many retracings "
-                    "(torch._dynamo.config.recompile_limit)"
-                )
-                + _WAY_OUT,
+                + self._why_untraced(run, last_graph_break(breaks)),
                 PlainStepWarning,
                 stacklevel=3,
             )
         return found
+
+    def _why_untraced(self, run: Callable[..., Any], broken: str) -> str:
+        """Why Dynamo traces no part of a step, and what to do.
+
+        Parameters
+        ----------
+        broken
+            Why it has broken a graph in this step; empty where it has not.
+        """
+        forwards = {
+            getattr(type(module).forward, "__code__", None): f"{type(module).__qualname__}.forward"
+            for module in self._model.modules()
+        }
+        forwards.pop(None, None)
+        often = [forwards[code] for code in at_limit(forwards, run)]
+        if often:
+            return (
+                f"Dynamo has traced {often[0]} {recompile_limit()} times, for this and perhaps "
+                "other models of the class, and traces it no more: torch._dynamo.reset() before "
+                "this model gets its budget forgets these traces, and "
+                "torch._dynamo.config.recompile_limit allows more"
+            )
+        if broken:
+            return f"Dynamo traces no part of it: {broken.rstrip(' ;')}{_WAY_OUT}"
+        return (
+            "Dynamo traces no part of it, or no more after too many retracings "
+            f"(torch._dynamo.config.recompile_limit){_WAY_OUT}"
+        )
 
     def _run_for(self, variables: tuple[Any, ...]) -> Any:
         """The compiled call for these variables of the environment, and replaced methods.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
 import torch
 import torch._dynamo as dynamo
+from torch._C._dynamo import eval_frame
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import counters, get_traced_code
@@ -52,6 +54,31 @@ def last_graph_break(before: Mapping[str, int]) -> str:
 def recompile_limit() -> int:
     """How many traces of one function Dynamo keeps before it runs the function as it is."""
     return int(dynamo.config.recompile_limit)
+
+
+def compiled_alone(
+    function: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None
+) -> Callable[..., Any]:
+    """`torch.compile` whose traces count against the limit by themselves, where torch can do so.
+
+    Behind a graph break Dynamo traces the code of a class's own methods. Where it cannot (before
+    2.13), the traces of all models of the class count together.
+    """
+    alone = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    more: dict[str, Any] = {"isolate_recompiles": True} if alone else {}
+    return torch.compile(function, backend=backend, dynamic=dynamic, **more)
+
+
+def at_limit(codes: Iterable[CodeType], compiled: Callable[..., Any]) -> list[CodeType]:
+    """Those of `codes` which Dynamo traces no more for `compiled`, since it has done so often."""
+    region = getattr(compiled, "_isolate_recompiles_id", -1)
+
+    def num_traces(code: CodeType) -> int:
+        if region < 0:
+            return len(eval_frame._debug_get_cache_entry_list(code))
+        return len(eval_frame._get_cache_entries_for_region(code, region))
+
+    return [code for code in codes if num_traces(code) >= recompile_limit()]
 
 
 def traced_code() -> list[CodeType]:

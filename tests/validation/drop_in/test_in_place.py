@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import logging
 import os
 import pickle
@@ -368,6 +369,62 @@ def test_a_variable_that_changes_every_step_is_not_traced_for_ever(batch, monkey
     lines = [str(one.message) for one in caught if one.category is PlainStepWarning]
     assert len(lines) == 1
     assert "too many retracings" in lines[0]
+
+
+class Breaks(nn.Module):
+    """Behind the broken graph, Dynamo traces the class's own code."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        return self.last(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [True, False])
+def test_many_models_of_one_class_have_budgets(batch, monkeypatch, alone):
+    """More than Dynamo traces of one method: each is counted alone, or the limit is named."""
+    from schedsim.validation.drop_in import in_place
+    from schedsim.validation.guards.plan_variants import PlainStepWarning
+
+    if alone and "isolate_recompiles" not in inspect.signature(torch.compile).parameters:
+        pytest.skip("this torch counts traces of all models of a class together")
+    if not alone:
+        monkeypatch.setattr(
+            in_place,
+            "compiled_alone",
+            lambda run, backend, dynamic: torch.compile(run, backend=backend, dynamic=dynamic),
+        )
+
+    def lines():
+        model = Breaks()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            schedsim.rematerialize(
+                model, batch[:1], "1MiB", in_place=True, effort=0.1, background=False
+            )
+            model(batch[0]).sum().backward()
+        held.append(model)
+        found = [str(one.message) for one in caught if one.category is PlainStepWarning]
+        assert bool(found) != bool(session_in(model).parts)
+        return found
+
+    held = []
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=2):
+        found = [lines() for _ in range(3)]
+        if alone:
+            assert found == [[]] * 3
+            return
+        assert found[:2] == [[]] * 2
+        assert "has traced Breaks.forward 2 times" in found[2][0]
+        assert "torch._dynamo.reset()" in found[2][0]
+        torch._dynamo.reset()
+        assert lines() == []
 
 
 def test_generators_are_put_back_wherever_they_are(batch):

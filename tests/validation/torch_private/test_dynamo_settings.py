@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.torch_private.dynamo_settings import (  # noqa: E402
+    at_limit,
+    compiled_alone,
     dynamo_settings,
     graph_breaks,
     last_graph_break,
@@ -53,4 +57,46 @@ def test_dynamo_can_be_told_to_guard_hooks():
         net.register_forward_hook(lambda module, given, out: out + 1)
         assert torch.equal(step(x), before + 1)
     assert len(graphs) == 2
+    torch._dynamo.reset()
+
+
+def test_functions_with_a_method_in_common_are_traced_each_by_itself():
+    """Up to the limit each, where torch counts so; else the method is said to be at its limit."""
+
+    class Breaks(torch.nn.Module):
+        def forward(self, x):
+            x = x + 1
+            torch._dynamo.graph_break()
+            return x * 2
+
+    def traced(compiles):
+        graphs = []
+
+        def backend(graph, _):
+            graphs.append(graph)
+            return graph.forward
+
+        model = Breaks()
+
+        def run(x):
+            return model(x)
+
+        run.__code__ = run.__code__.replace()
+        compiled = compiles(run, backend, None)
+        compiled(torch.ones(2))
+        return len(graphs), at_limit([Breaks.forward.__code__], compiled)
+
+    def together(function, backend, dynamic):
+        return torch.compile(function, backend=backend, dynamic=dynamic)
+
+    alone = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    with dynamo_settings({"recompile_limit": 2}):
+        for compiles in (compiled_alone, together):
+            torch._dynamo.reset()
+            found = [traced(compiles) for _ in range(3)]
+            if alone and compiles is compiled_alone:
+                assert found == [(2, [])] * 3
+            else:
+                assert found[0] == (2, [])
+                assert found[2] == (0, [Breaks.forward.__code__])
     torch._dynamo.reset()
