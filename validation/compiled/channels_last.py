@@ -20,6 +20,9 @@ aten = torch.ops.aten
 _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 """Ops whose kernels are quicker in channels-last."""
 
+_CHANNELS_LAST = 0, 2, 3, 1
+"""The order of dimensions in memory, the outermost first."""
+
 _FOLLOWING = frozenset(
     {
         aten.max_pool2d_with_indices.default,
@@ -72,13 +75,7 @@ def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
 
 
 class _Relaid:
-    """The program that is made, with the values of the old one at their places.
-
-    Attributes
-    ----------
-    at
-        Old value -> the value that has its content, in whichever layout.
-    """
+    """The program that is made, with the values of the old one at their places."""
 
     def __init__(self, program: Program) -> None:
         self.old = program
@@ -87,46 +84,71 @@ class _Relaid:
             values=[replace(value) for value in program.values],
             storages=[replace(storage) for storage in program.storages],
             calls=[],
-            outputs=list(program.outputs),
-            held=list(program.held),
-            gradients=dict(program.gradients),
-            input_gradients=dict(program.input_gradients),
         )
         self.mode = private.fake_mode()
-        self.results = {*program.outputs, *program.held, *program.gradients.values()}
+        self.results = {*program.outputs, *program.gradients.values()}
         self.results |= set(program.input_gradients.values())
         self.moved: dict[int, int] = {}  # old call -> new call
         self.copies: dict[tuple[int, tuple[int, ...], bool], int] = {}  # value, order, backward?
         self.backward = False
 
     def relaid(self) -> Program:
-        new = self.new
         for index, call in enumerate(self.old.calls):
-            self._put(call)
-            self.moved[index] = len(new.calls) - 1
-            if index == self.old.seed:
-                new.seed, self.backward = len(new.calls) - 1, True
-        kept = {v: self._as_traced(v, self.old.calls[-1]) for v in sorted(self.results)}
-        new.outputs = [kept[v] for v in new.outputs]
-        new.held = [kept.get(v, v) for v in new.held]
-        new.gradients = {name: kept[v] for name, v in new.gradients.items()}
-        new.input_gradients = {place: kept[v] for place, v in new.input_gradients.items()}
-        return new
+            self._put(call, handed_over=index == self.old.seed)
+            self.moved[index] = len(self.new.calls) - 1
+            self.backward = index >= self.old.seed
+        self.new.seed = self.moved[self.old.seed]
+        return self.new
 
-    def _put(self, call: Call) -> None:
-        """`call` on the layouts that its arguments have now."""
+    def _put(self, call: Call, handed_over: bool) -> None:
+        """`call` on the layouts that its arguments have now.
+
+        Parameters
+        ----------
+        handed_over
+            Whether the runtime replaces the call, so that it cannot be evaluated.
+        """
+        read = list(refs((call.args, call.kwargs, call.lean)))
         if call.target in _CONVOLUTIONS:
             first = set(_first(call))
             found = self._with(call, lambda v: self._channels_last(v, call) if v in first else v)
-            self._follows(found)
-        elif not any(self._is_relaid(v) for v in refs((call.args, call.kwargs, call.lean))):
-            found = self._with(call, lambda v: v)
+            follows = self._follows(found)
         else:
-            found = self._with(call, lambda v: v)
-            if not _may_follow(call) or not self._follows(found):
+            found, follows = self._with(call, lambda v: v), not any(map(self._is_relaid, read))
+            if not follows and _may_follow(call):
+                follows = self._follows(found)
+            if not follows:
                 found = self._with(call, lambda v: self._as_traced(v, call))
-                self._follows(found)
+                given = refs((found.args, found.kwargs, found.lean))
+                follows = all(map(self._is_alike, read, given))
+                if not follows and not handed_over:
+                    follows = self._follows(found)
+        if not follows:
+            raise _LayoutError
+        inside = {
+            v: self._inside(v) for v in call.outputs if v in self.results and self._is_relaid(v)
+        }
+        found.outputs = [inside.get(v, v) for v in call.outputs]
         self._append(found)
+        for v, relaid in inside.items():
+            self._hand_over(v, relaid, call)
+
+    def _inside(self, v: int) -> int:
+        """A number of its own for the relaid form of a result, whose number others know."""
+        self.new.values.append(self.new.values[v])
+        number = len(self.new.values) - 1
+        if _is_channels_last(self.new.values[v]):
+            self.copies |= {(v, _CHANNELS_LAST, backward): number for backward in (False, True)}
+        return number
+
+    def _hand_over(self, v: int, relaid: int, maker: Call) -> None:
+        """Copy `relaid` into the result `v`, with the very strides that were traced."""
+        self._copied(relaid, maker, self._traced_order(v), into=v)
+        if not _alike(self.old.values[v], self.new.values[v]):
+            raise _LayoutError
+
+    def _is_alike(self, v: int, now: int) -> bool:
+        return _alike(self.old.values[v], self.new.values[now])
 
     def _with(self, call: Call, change: Any) -> Call:
         """`call` with other values as its arguments."""
@@ -193,39 +215,37 @@ class _Relaid:
         """`v`, or a copy of it, in channels-last."""
         if _is_channels_last(self.new.values[v]):
             return v
-        return self._copy(v, reader, (0, 2, 3, 1))
+        return self._copy(v, reader, _CHANNELS_LAST)
 
     def _as_traced(self, v: int, reader: Call) -> int:
-        """`v`, or a copy of it in the order of dimensions that was traced.
+        """`v`, or a copy of it in the order of dimensions that was traced."""
+        if self._is_relaid(v) and reader.target in _OF_STORAGES:
+            raise _LayoutError
+        if self._is_alike(v, v):
+            return v
+        return self._copy(v, reader, self._traced_order(v))
 
-        A result of the step has the very strides that were traced: whoever gets it may count on
-        them.
-        """
-        old = self.old.values[v]
-        if not self._is_relaid(v):
-            return v
-        if reader.target in _OF_STORAGES:
-            raise _LayoutError
-        if _alike(old, self.new.values[v]):
-            return v
-        order = tuple(sorted(range(len(old.shape)), key=lambda d: (-old.stride[d], d)))
-        copy = self._copy(v, reader, order)
-        if v in self.results and not _alike(old, self.new.values[copy]):
-            raise _LayoutError
-        return copy
+    def _traced_order(self, v: int) -> tuple[int, ...]:
+        """The dimensions of `v` as they lay in memory when it was traced, the outermost first."""
+        stride = self.old.values[v].stride
+        return tuple(sorted(range(len(stride)), key=lambda d: (-stride[d], d)))
 
     def _copy(self, v: int, reader: Call, order: tuple[int, ...]) -> int:
-        """A copy of `v` whose dimensions lie in memory in `order`, the outermost first."""
+        """A copy of `v` whose dimensions lie in `order`, one for each half of the step."""
         key = v, order, self.backward
         if key not in self.copies:
-            back = [order.index(dimension) for dimension in range(len(order))]
-            ordered = self._made(v, reader, aten.permute.default, list(order))
-            copied = self._made(ordered, reader, aten.clone.default)
-            self.new.calls[-1].kwargs = {"memory_format": torch.contiguous_format}
-            self.copies[key] = self._made(copied, reader, aten.permute.default, back)
+            self.copies[key] = self._copied(v, reader, order)
         return self.copies[key]
 
-    def _made(self, v: int, reader: Call, target: Any, *args: Any) -> int:
+    def _copied(self, v: int, reader: Call, order: tuple[int, ...], into: int = -1) -> int:
+        """A copy of `v` whose dimensions lie in `order`; as the value `into`, if one is given."""
+        back = [order.index(dimension) for dimension in range(len(order))]
+        ordered = self._made(v, reader, aten.permute.default, list(order))
+        copied = self._made(ordered, reader, aten.clone.default)
+        self.new.calls[-1].kwargs = {"memory_format": torch.contiguous_format}
+        return self._made(copied, reader, aten.permute.default, back, into=into)
+
+    def _made(self, v: int, reader: Call, target: Any, *args: Any, into: int = -1) -> int:
         """The result of a call of `target` on `v`, which is appended for `reader`."""
         value, name = self.new.values[v], f"{reader.name}.{len(self.new.calls)}"
         is_view = target is not aten.clone.default
@@ -236,11 +256,14 @@ class _Relaid:
             size_bytes = value.dtype.itemsize * math.prod(shape)
             self.new.storages.append(Storage(size_bytes, "computed"))
             storage = len(self.new.storages) - 1
-        self.new.values.append(Value(storage, shape, stride, value.dtype, value.device))
+        if into < 0:
+            into = len(self.new.values)
+            self.new.values.append(value)
+        self.new.values[into] = Value(storage, shape, stride, value.dtype, value.device)
         call = Call(name, target, (Ref(v), *args), {}, is_view=is_view, phase=reader.phase)
-        call.module, call.outputs = reader.module, [len(self.new.values) - 1]
+        call.module, call.outputs = reader.module, [into]
         self._append(call)
-        return call.outputs[0]
+        return into
 
 
 _OF_STORAGES = frozenset({*COPIES_OF_STORAGES, aten.as_strided.default})

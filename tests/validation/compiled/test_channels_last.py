@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,13 @@ from fused_steps import assert_close, captured_step, convolutional, gated, left_
 from schedsim.validation.capture.program import refs  # noqa: E402
 from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
 from schedsim.validation.compiled.channels_last import with_channels_last  # noqa: E402
+from schedsim.validation.compiled.compile_step import CompileWarning  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
 from torch import nn  # noqa: E402
 
+import schedsim  # noqa: E402
 from schedsim import Schedule  # noqa: E402
 
 aten = torch.ops.aten
@@ -195,3 +198,32 @@ def test_the_layout_follows_the_setting_of_inductor():
     with config.patch(layout_optimization=False):
         assert with_channels_last(parts) is parts
     assert with_channels_last(parts) is not parts
+
+
+def test_images_that_a_part_hands_over_have_their_layout_before_the_backward(uncompiled):
+    """A part of a step returns images, one of which its own backward reads."""
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 1)
+
+        def forward(self, x):
+            y = torch.relu(self.first(x))
+            return y, self.second(y)
+
+    def step(compiled):
+        torch.manual_seed(0)
+        model, x = Two(), torch.randn(2, 3, 8, 8)
+        if compiled:
+            schedsim.rematerialize(model, (x,), "200%", in_place=True, compile=True)
+        y, z = model(x)
+        (y.square().mean() + z.sin().mean()).backward()
+        return [y.detach(), z.detach(), *(p.grad for p in model.parameters())]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CompileWarning)
+        found = step(compiled=True)
+    expected = step(compiled=False)
+    assert_close(found, expected)
+    assert [t.stride() for t in found] == [t.stride() for t in expected]
