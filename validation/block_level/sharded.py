@@ -151,8 +151,13 @@ class Sharding:
         """
         if run.kind not in ("F", "B") or run.moves is not None or not self.modules[run.index]:
             return
-        if following is None or (following.kind, following.index) != ("B", run.index):
-            self.free_gathered(run.index)
+        if following is not None and (following.kind, following.index) == ("B", run.index):
+            return
+        for module in self.modules[run.index]:
+            state = private.state_of(module)
+            if run.kind == "F" or private.leaves_gathered(state):
+                module.reshard()
+            private.forget_smaller_shards(state)
 
     def gathers(self, program: BlockProgram) -> tuple[int, int, int]:
         """(bytes gathered in a step of `program`, bytes that store-all gathers, number of gathers).

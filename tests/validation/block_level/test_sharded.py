@@ -16,6 +16,12 @@ from torch import nn
 from schedsim import Schedule
 
 
+class State:
+    """Of a sharded module without parameters."""
+
+    _fsdp_param_group = None
+
+
 class Module:
     """Counts how often it keeps its share alone."""
 
@@ -24,6 +30,9 @@ class Module:
 
     def reshard(self) -> None:
         self.resharded += 1
+
+    def _get_fsdp_state(self) -> State:
+        return State()
 
 
 def sharding(*sizes: int) -> Sharding:

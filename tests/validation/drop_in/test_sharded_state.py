@@ -18,8 +18,8 @@ def test_the_shares_count_and_not_what_parts_read():
     held.see([torch.zeros(1000)])
     held.look()
     assert held.lasting_bytes == 40 + 3
-    assert held.passing_bytes == 0
+    assert held.passing().num_bytes == 0
     model(torch.ones(1, 4)).sum().backward()
-    assert held.passing_bytes == 40
+    assert held.passing().num_bytes == 40
     assert held.total_bytes == 2 * 40 + 3
-    assert held.reduces
+    assert held.passing().mode.reduces
