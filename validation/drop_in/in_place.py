@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from types import CodeType, FrameType
 from typing import Any
 
@@ -62,6 +63,8 @@ _WAY_OUT = (
     " (for a budget, give the loss: rematerialize(model, inputs, budget, loss) plans what Dynamo "
     "does not trace by other ways, or says what stands against it)"
 )
+_NUMBERS = count()
+"""Of the functions that Dynamo traces: each has a name of its own."""
 _NUM_REHEARSED = 3
 """Steps after which all is planned: one is measured, and the next one begins with the plan."""
 
@@ -453,10 +456,10 @@ class _BudgetedCall:
             Why it has broken a graph in this step; empty where it has not.
         """
         forwards = {
-            getattr(type(module).forward, "__code__", None): f"{type(module).__qualname__}.forward"
+            code: f"{type(module).__qualname__}.forward"
             for module in self._model.modules()
+            if (code := getattr(type(module).forward, "__code__", None)) is not None
         }
-        forwards.pop(None, None)
         often = [forwards[code] for code in at_limit(forwards, run)]
         if often:
             return (
@@ -576,6 +579,8 @@ def _inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*inputs: Any, **keywords: Any) -> Any:
         return function(*inputs, **keywords)
 
-    # Dynamo keeps traces by code object: without copies, models would share a trace.
-    run.__code__ = run.__code__.replace()
+    # Dynamo keeps traces by code object, and what sizes a function has seen by its name and line:
+    # without copies, models would share a trace, and of equal names, the second model of a process
+    # would be traced for open sizes at once.
+    run.__code__ = run.__code__.replace(co_name=f"run_{next(_NUMBERS)}")
     return run

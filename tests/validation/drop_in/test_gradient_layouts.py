@@ -69,6 +69,9 @@ def same(ones, others):
 @pytest.mark.parametrize("losses", [[total], [along, across, along, across]])
 def test_from_the_first_step_on(losses):
     """One more part for each layout that comes, within the budget; the first step is exact, too."""
+    another = nn.Linear(4, 4)  # of other sizes, which say nothing about this one's
+    schedsim.rematerialize(another, torch.randn(2, 4), "200%", in_place=True, effort=0.2)
+    another(torch.randn(2, 4)).sum().backward()
     torch.manual_seed(0)
     model = Net()
     plain = copy.deepcopy(model)
