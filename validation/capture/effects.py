@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .program import Call, Program, Ref, Storage, Value, refs
+from .program import Call, Program, Ref, Storage, Value, refs, same_strides
 
 aten = torch.ops.aten
 
@@ -149,7 +149,11 @@ class _Gradients:
         held, like = values[value], values[source]
         given = {values[tangent].storage for tangent in self.program.tangents}
         foreign = storages[held.storage].kind != "computed" or held.storage in given
-        if foreign or held.storage in self.taken or not _same_layout(held, like):
+        if (
+            foreign
+            or held.storage in self.taken
+            or not same_strides(held.shape, held.stride, like.stride)
+        ):
             args = (Ref(value), like.shape, like.stride)
             layout = (like.shape, like.stride)
             value = self._make(f"{name}.lay_out", laid_out, args, layout, self._after(value))
@@ -195,12 +199,6 @@ class _Gradients:
             )
         )
         return value
-
-
-def _same_layout(gradient: Value, parameter: Value) -> bool:
-    """Whether the strides agree in all dimensions where they matter."""
-    pairs = zip(gradient.shape, gradient.stride, parameter.stride, strict=True)
-    return all(size == 1 or mine == its for size, mine, its in pairs)
 
 
 def laid_out(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -185,6 +185,16 @@ class Program:
         (tangent,) = self.tangents
         return tangent
 
+    def append(self, call: Call) -> None:
+        """Add `call` at the end, as the maker of its outputs; views make no storage."""
+        self.calls.append(call)
+        for position, v in enumerate(call.outputs):
+            if v >= 0:
+                value = self.values[v]
+                value.call, value.position = len(self.calls) - 1, position
+                if not call.is_view:
+                    self.storages[value.storage].call = value.call
+
     def base_reads(self, call: Call) -> list[int]:
         """Storages, not resident in any case, that `call` reads, in order of appearance."""
         found: dict[int, None] = {}
@@ -193,6 +203,17 @@ class Program:
             if self.storages[storage].kind != "static":
                 found.setdefault(storage)
         return list(found)
+
+
+def same_strides(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two tensors of `shape` are laid out alike, in all dimensions where it matters."""
+    pairs = zip(shape, one, other, strict=True)
+    return all(size == 1 or mine == its for size, mine, its in pairs)
+
+
+def empty_of(value: Value) -> torch.Tensor:
+    """A tensor of the form of `value`, of unknown content; a fake one in a mode of fakes."""
+    return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=value.device)
 
 
 def refs(tree: Any) -> Iterator[int]:

@@ -9,7 +9,18 @@ from typing import Any
 
 import torch
 
-from ..capture.program import COPIES_OF_STORAGES, Call, Program, Ref, Storage, Value, map_refs, refs
+from ..capture.program import (
+    COPIES_OF_STORAGES,
+    Call,
+    Program,
+    Ref,
+    Storage,
+    Value,
+    empty_of,
+    map_refs,
+    refs,
+    same_strides,
+)
 from ..torch_private import inductor_calls as inductor
 from ..torch_private import joint_graphs as private
 from ..torch_private.storage_refs import storage_key
@@ -69,7 +80,7 @@ def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
         if any(len(program.values[v].shape) != 4 for v in _first(call)):
             return False
         with mode:
-            args = map_refs(call.args, lambda v: _empty(program.values[v]))
+            args = map_refs(call.args, lambda v: empty_of(program.values[v]))
         described.append(args)
     return inductor.prefers_channels_last(described, len(program.calls))
 
@@ -129,7 +140,7 @@ class _Relaid:
             v: self._inside(v) for v in call.outputs if v in self.results and self._is_relaid(v)
         }
         found.outputs = [inside.get(v, v) for v in call.outputs]
-        self._append(found)
+        self.new.append(found)
         for v, relaid in inside.items():
             self._hand_over(v, relaid, call)
 
@@ -144,11 +155,12 @@ class _Relaid:
     def _hand_over(self, v: int, relaid: int, maker: Call) -> None:
         """Copy `relaid` into the result `v`, with the very strides that were traced."""
         self._copied(relaid, maker, self._traced_order(v), into=v)
-        if not _alike(self.old.values[v], self.new.values[v]):
+        if not self._is_alike(v, v):
             raise _LayoutError
 
     def _is_alike(self, v: int, now: int) -> bool:
-        return _alike(self.old.values[v], self.new.values[now])
+        old = self.old.values[v]
+        return same_strides(old.shape, old.stride, self.new.values[now].stride)
 
     def _with(self, call: Call, change: Any) -> Call:
         """`call` with other values as its arguments."""
@@ -169,7 +181,7 @@ class _Relaid:
 
             def fake(v: int) -> torch.Tensor:
                 if v not in given:
-                    given[v] = _empty(self.new.values[v])
+                    given[v] = empty_of(self.new.values[v])
                 return given[v]
 
             try:
@@ -198,18 +210,9 @@ class _Relaid:
                 self.new.storages[value.storage].size_bytes = size_bytes
         return True
 
-    def _append(self, call: Call) -> None:
-        index = len(self.new.calls)
-        self.new.calls.append(call)
-        for position, v in enumerate(call.outputs):
-            if v >= 0:
-                self.new.values[v].call, self.new.values[v].position = index, position
-                if not call.is_view:
-                    self.new.storages[self.new.values[v].storage].call = index
-
     def _is_relaid(self, v: int) -> bool:
-        old, new = self.old.values[v], self.new.values[v]
-        return old.storage != new.storage or not _alike(old, new)
+        moved = self.old.values[v].storage != self.new.values[v].storage
+        return moved or not self._is_alike(v, v)
 
     def _channels_last(self, v: int, reader: Call) -> int:
         """`v`, or a copy of it, in channels-last."""
@@ -250,7 +253,11 @@ class _Relaid:
         value, name = self.new.values[v], f"{reader.name}.{len(self.new.calls)}"
         is_view = target is not aten.clone.default
         shape = tuple(value.shape[d] for d in args[0]) if is_view else value.shape
-        stride = tuple(value.stride[d] for d in args[0]) if is_view else _contiguous(shape)
+        stride = (
+            tuple(value.stride[d] for d in args[0])
+            if is_view
+            else torch.empty(shape, device="meta").stride()
+        )
         storage = value.storage
         if not is_view:
             size_bytes = value.dtype.itemsize * math.prod(shape)
@@ -262,7 +269,7 @@ class _Relaid:
         self.new.values[into] = Value(storage, shape, stride, value.dtype, value.device)
         call = Call(name, target, (Ref(v), *args), {}, is_view=is_view, phase=reader.phase)
         call.module, call.outputs = reader.module, [into]
-        self._append(call)
+        self.new.append(call)
         return into
 
 
@@ -283,28 +290,8 @@ def _may_follow(call: Call) -> bool:
     return call.is_view or call.target in _FOLLOWING or fusible_target(call.target)
 
 
-def _empty(value: Value) -> torch.Tensor:
-    return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=value.device)
-
-
 def _is_channels_last(value: Value) -> bool:
     if len(value.shape) != 4:
         return False
     _, c, h, w = value.shape
-    expected = (h * w * c, 1, w * c, c)
-    pairs = zip(value.shape, value.stride, expected, strict=True)
-    return all(size == 1 or mine == its for size, mine, its in pairs)
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, size = [], 1
-    for length in reversed(shape):
-        strides.append(size)
-        size *= max(length, 1)
-    return tuple(reversed(strides))
-
-
-def _alike(one: Value, other: Value) -> bool:
-    """Whether both tensors are laid out alike, as far as it can be seen."""
-    pairs = zip(one.shape, one.stride, other.stride, strict=True)
-    return all(size == 1 or mine == its for size, mine, its in pairs)
+    return same_strides(value.shape, value.stride, (h * w * c, 1, w * c, c))

@@ -115,25 +115,25 @@ class FusionClusters:
         Each of them alone would read the tensor again, and all their results are small: no plan
         gains by running one without the others.
         """
+        for storage, maker in sorted(self.reading.maker.items(), key=lambda item: item[1]):
+            for reader in self.reading.readers.get(storage, ()):
+                if self._reread(maker, reader):
+                    self.merge([maker, reader])
+
+    def _reread(self, maker: int, reader: int) -> bool:
+        """Whether the cluster of `reader` reads what that of `maker` read, and both reduce it."""
         reading, storages = self.reading, self.program.storages
-        for storage, maker in sorted(reading.maker.items(), key=lambda item: item[1]):
-            for reader in reading.readers.get(storage, ()):
-                if not (self.can_fuse(maker) and self.can_fuse(reader)):
-                    continue
-                one, other = self.of[maker], self.of[reader]
-                if one == other or not self.same_half(maker, reader):
-                    continue
-                both = [*self.members[one], *self.members[other]]
-                made = {s for op in both for s in reading.writes[op]}
-                given = {s for op in self.members[one] for s in reading.reads[op]} - made
-                largest = max((storages[s].size_bytes for s in given), default=0)
-                again = {s for op in self.members[other] for s in reading.reads[op]}
-                if largest and all(
-                    s in again for s in given if storages[s].size_bytes * SMALL_SHARE > largest
-                ):
-                    escaping = sum(storages[s].size_bytes for s in made if self._leaves(s, both))
-                    if escaping * SMALL_SHARE <= largest:
-                        self.merge([maker, reader])
+        if not (self.can_fuse(maker) and self.can_fuse(reader) and self.same_half(maker, reader)):
+            return False
+        one, other = self.of[maker], self.of[reader]
+        both = [*self.members[one], *self.members[other]]
+        made = {s for op in both for s in reading.writes[op]}
+        given = {s for op in self.members[one] for s in reading.reads[op]} - made
+        again = {s for op in self.members[other] for s in reading.reads[op]}
+        largest = max((storages[s].size_bytes for s in given), default=0)
+        large = {s for s in given if storages[s].size_bytes * SMALL_SHARE > largest}
+        left = sum(storages[s].size_bytes for s in made if self._leaves(s, both))
+        return one != other and 0 < largest >= left * SMALL_SHARE and large <= again
 
     def _leaves(self, storage: int, ops: list[int]) -> bool:
         """Whether ops other than `ops` read `storage`, or it is a result."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ..capture.program import Call, Program, Ref, Storage, Value, map_refs, refs
+from ..capture.program import (
+    Call,
+    Program,
+    Ref,
+    Storage,
+    Value,
+    empty_of,
+    map_refs,
+    refs,
+    same_strides,
+)
 from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
 from ..torch_private import joint_graphs as private
@@ -56,9 +65,9 @@ class _Decomposer:
         old, new = self.old, self.new
         if any(call.random for call in old.calls):
             self.seeds = self._value((0,), (1,), torch.int64, self.device)
-            new.calls.append(Call("seeds", inductor.draw_seeds, (0, self.device.type), {}))
-            self._writes(0, [self.seeds])
-            new.calls[0].random = new.calls[0].once = True
+            draw = Call("seeds", inductor.draw_seeds, (0, self.device.type), {}, [self.seeds])
+            draw.random = draw.once = True
+            new.append(draw)
         for index, call in enumerate(old.calls):
             graph = None if index == old.seed else self._parts(call)
             if graph is None or not self._inline(call, graph):
@@ -93,17 +102,13 @@ class _Decomposer:
             return call.target(*args, **kwargs)
 
         with self.mode:
-            examples = [self._fake(value) for value in arguments]
+            examples = [empty_of(self.old.values[value]) for value in arguments]
         try:
             graph = inductor.traced(run, examples, self.mode)
         except (RuntimeError, TypeError, NotImplementedError, AssertionError):
             return None
         scatters_as_loops(graph, self.mode)
         return graph if self._fits(call, graph) else None
-
-    def _fake(self, value: int) -> torch.Tensor:
-        v = self.old.values[value]
-        return torch.empty_strided(v.shape, v.stride, dtype=v.dtype, device=v.device)
 
     def _fits(self, call: Call, graph: torch.fx.Graph) -> bool:
         """Whether the parts can be run or fused, and return tensors of the old layout."""
@@ -143,8 +148,7 @@ class _Decomposer:
                 return False
             if tuple(fake.shape) != meant.shape or fake.dtype != meant.dtype:
                 return False
-            pairs = zip(fake.shape, fake.stride(), meant.stride, strict=True)
-            if any(size != 1 and mine != its for size, mine, its in pairs):
+            if not same_strides(meant.shape, fake.stride(), meant.stride):
                 return False
         return True
 
@@ -252,16 +256,10 @@ class _Decomposer:
     # -- the rest ---------------------------------------------------------------------------------
 
     def _keep(self, call: Call) -> None:
-        index = len(self.new.calls)
         kept = replace(call, tokens=tuple(self.moved[token] for token in call.tokens))
         if call.takes_over >= 0:  # groups decide again what may overwrite what
             kept.takes_over, kept.overwriting = -1, None
-        self.new.calls.append(kept)
-        for position, value in enumerate(kept.outputs):
-            if value >= 0:
-                self.new.values[value].call, self.new.values[value].position = index, position
-                if not call.is_view:
-                    self.new.storages[self.new.values[value].storage].call = index
+        self.new.append(kept)
 
     def _value(
         self,
@@ -277,12 +275,6 @@ class _Decomposer:
             new.storages.append(Storage(0, "computed"))
         new.values.append(Value(storage, shape, stride, dtype, device))
         return len(new.values) - 1
-
-    def _writes(self, index: int, values: Sequence[int]) -> None:
-        for position, value in enumerate(values):
-            self.new.values[value].call, self.new.values[value].position = index, position
-            self.new.storages[self.new.values[value].storage].call = index
-        self.new.calls[index].outputs = list(values)
 
     def _storage(self, storage: int) -> int:
         while storage in self.is_storage:

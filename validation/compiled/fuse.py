@@ -44,7 +44,7 @@ def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Prog
 
     def put_views(storage: int) -> None:
         for i in of_storage.get(storage, ()):
-            _put(new, parts.calls[i])
+            new.append(replace(parts.calls[i]))
 
     for index, made in enumerate(parts.storages):
         if made.call < 0:
@@ -52,15 +52,13 @@ def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Prog
     for ops in order:
         inside = _escaping(parts, clusters, ops)
         if len(ops) == 1 and not clusters.can_fuse(ops[0]):
-            call = parts.calls[ops[0]]
-            _put(new, call)
+            new.append(replace(parts.calls[ops[0]]))
         else:
             group, inputs = groups.make(parts, inside.calls, inside.outputs)
             last = parts.calls[ops[-1]]
             position, over = takeover(parts, inside.calls, inputs, inside.outputs, clusters.results)
             taken = position >= 0
-            _put(
-                new,
+            new.append(
                 Call(
                     f"{last.name.rpartition('.')[0] or last.name}+{ops[-1]}",
                     group,
@@ -84,16 +82,6 @@ def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Prog
         call.tokens = tuple(moved[token] for token in call.tokens)
     new.seed = moved[parts.seed]
     return new
-
-
-def _put(new: Program, call: Call) -> None:
-    index = len(new.calls)
-    new.calls.append(replace(call))
-    for position, v in enumerate(call.outputs):
-        if v >= 0:
-            new.values[v].call, new.values[v].position = index, position
-            if not call.is_view:
-                new.storages[new.values[v].storage].call = index
 
 
 class _Escaping:

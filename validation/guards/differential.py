@@ -316,9 +316,7 @@ def _on_host(tensor: Tensor) -> Tensor:
     if local is not None and type(tensor) is not Tensor:
         tensor = local()
     if tensor.layout is torch.strided and tensor.numel() and not tensor.untyped_storage().nbytes():
-        return torch.empty(
-            0
-        )  # whole parameters of FSDP2, between two uses: there is nothing to read
+        return torch.empty(0)  # a whole parameter of FSDP2 between two uses: nothing to read
     return tensor.to("cpu", copy=True)
 
 

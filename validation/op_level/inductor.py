@@ -9,7 +9,7 @@ import torch
 
 from schedsim.errors import UnsupportedError
 
-from ..capture.program import Program
+from ..capture.program import Program, empty_of
 from ..torch_private import joint_graphs as private
 from .emit import Half, Halves, emit
 from .random_replay import RandomReplay
@@ -61,9 +61,9 @@ def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
     runs = module._runs
     random = RandomReplay(0, "cpu")
     with mode, torch.no_grad():
-        resident = [_fake(program, value) for value in halves.resident]
+        resident = [empty_of(program.values[value]) for value in halves.resident]
         outputs, carried = halves.forward.function(list(resident), counts, random, None)
-        gradient = _fake(program, program.tangent)
+        gradient = empty_of(program.values[program.tangent])
     num = len(resident)
     first = sum(counts[op] for op in set(runs))  # number of runs in the forward half
 
@@ -106,8 +106,3 @@ def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
         forward=Half(halves.forward.source, run_forward),
         backward=Half(halves.backward.source, run_backward),
     )
-
-
-def _fake(program: Program, value: int) -> torch.Tensor:
-    v = program.values[value]
-    return torch.empty_strided(v.shape, v.stride, dtype=v.dtype, device=v.device)

@@ -11,6 +11,7 @@ from torch import nn
 from schedsim import Schedule, simulate
 from schedsim.errors import SchedsimError
 
+from ..capture.program import same_strides
 from ..capture.skeleton import run_step
 from ..first_order import first_order
 from ..guards.asking import Expect, OtherAnswer
@@ -162,14 +163,13 @@ class _Slots:
         """Raise where an input differs from the captured one in shape, type, device or strides."""
         for position, value in self.program.inputs.items():
             meant, given = self.program.values[value], tensors[position]
-            strides = zip(given.shape, given.stride(), meant.stride, strict=False)
             if tuple(given.shape) != meant.shape:
                 wrong = f"shape {tuple(given.shape)} instead of {meant.shape}"
             elif given.dtype != meant.dtype:
                 wrong = f"type {given.dtype} instead of {meant.dtype}"
             elif given.device.type != meant.device.type:
                 wrong = f"on {given.device} instead of {meant.device}"
-            elif any(size != 1 and mine != its for size, mine, its in strides):
+            elif not same_strides(meant.shape, given.stride(), meant.stride):
                 wrong = f"strides {given.stride()} instead of {meant.stride}"
             else:
                 continue
