@@ -16,6 +16,7 @@ from torch import nn
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.plans.plan import Plan
 
+from .autocasts import Autocast, backward_within
 from .block_level.parts import OtherPath
 from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
@@ -97,6 +98,7 @@ class Rematerialized(nn.Module):
         self._changes = 0  # of plans, by the caller; the same on all ranks
         self._bucket_bytes = 0  # of the wrapper that averages gradients, once a step has shown it
         self._all_come = True  # all ranks plan the next step, as its caller calls all of them
+        self._backward_autocast = Autocast()  # in which the loop calls backward(), once it has
         hidden["forward"] = _Forward(self)
 
     # -- a step -------------------------------------------------------------------------------
@@ -275,6 +277,9 @@ class Rematerialized(nn.Module):
                 return None
         elif variants.steps:  # else why was said when the plans were left
             variants.say(f"{name} is planned anew: {why}", ReplannedWarning)
+        for step in variants.steps:
+            met = step.captured.backward and step.captured.backward.met
+            self._backward_autocast = met or self._backward_autocast
         variants.forget_replaced()
         try:
             planned = self._plan(key, inputs, keywords, variants.level)
@@ -318,7 +323,10 @@ class Rematerialized(nn.Module):
             given = (inputs, keywords)
             return kept_within(self._model, found, planned, self._budget_bytes, given), found.ranks
 
-        with kept_generators(self._model, settings.loss):
+        with (
+            kept_generators(self._model, settings.loss),
+            backward_within(self._backward_autocast),
+        ):
             budget_bytes = self._budget_bytes
             planned, ranks = coming.together("plan a step", lambda: planned_at(settings))
             planned, difference = self._compared(planned, inputs, keywords, ranks)
@@ -418,7 +426,7 @@ class Rematerialized(nn.Module):
         settings: Settings,
     ) -> CapturedStep:
         """The step captured, once for inputs like these: another budget takes no new capture."""
-        key = (key, settings.ranks.alone, settings.level)
+        key = (key, settings.ranks.alone, settings.level, self._backward_autocast)
         captured = self._captured.pop(key, None)
         recorded = captured.recorded if captured is not None else None
         if recorded is not None and recorded.questions:

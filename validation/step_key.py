@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from .autocasts import Autocast
 from .torch_private.pytrees import tree_flatten
 
 
@@ -17,11 +17,7 @@ def step_key(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, A
     return (
         InputForm(inputs, keywords),
         *_modes_and_parameters(model),
-        tuple(
-            (kind, torch.get_autocast_dtype(kind))
-            for kind in ("cpu", "cuda")
-            if torch.is_autocast_enabled(kind)
-        ),
+        Autocast.now(),
     )
 
 

@@ -34,6 +34,7 @@ from .capture.capture import record_step
 from .capture.program_builder import NoLossError
 from .compiled.compile_step import compiled_where_it_works
 from .costs import counted_costs, measured_costs
+from .guards.backward_place import BackwardAutocast
 from .guards.differential import read_check
 from .guards.reach import Reach
 from .guards.recording import Recorded, kept_python
@@ -166,6 +167,8 @@ class CapturedStep:
         samples in the largest micro-batch, which this one is, and the captures for other sizes.
     kept_gradients_bytes
         Bytes of gradients that are counted among the static bytes.
+    backward
+        Where a traced backward was taken to run; ``None`` where autograd itself runs it.
     recorded, guards
         What a forward was seen to do besides computing, and the state of Python that the plan
         assumes: another state needs another plan.
@@ -186,6 +189,7 @@ class CapturedStep:
     most_states_bytes: int = 0
     recorded: Recorded | None = None
     guards: StateSnapshot | None = None
+    backward: BackwardAutocast | None = None
 
     @property
     def store_all_s(self) -> float:
@@ -235,8 +239,9 @@ class PlannedStep:
     @property
     def change(self) -> StateChange | None:
         """The change since the step was captured; ``None`` if nothing has changed."""
-        guards = self.captured.guards
-        return None if guards is None else guards.change()
+        captured = self.captured
+        change = captured.guards.change() if captured.guards is not None else None
+        return change or (captured.backward and captured.backward.change)
 
     def shaped(self, loss: Tensor) -> Any:
         """`loss` in the form in which the model returns it."""
@@ -518,6 +523,7 @@ def _by_op(
         own.output_class,
         kept_gradients_bytes=kept,
         most_states_bytes=_most_states_bytes(captured),
+        backward=captured.backward,
         _own_static_bytes=static,
     )
 

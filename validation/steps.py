@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from schedsim.simulation.schedule import Schedule
 
+from .autocasts import run_backward
 from .block_level import CapturedChain
 from .block_level.repeated_forward import untouched
 from .block_level.scheduled_blocks import ScheduledBlocks, loss_of, split_inputs
@@ -104,7 +105,7 @@ class MeasuredSteps:
     def step(self, which: str) -> Tensor:
         """Run forward and backward; returns the loss."""
         loss: Tensor = self.modules[which](*self.target.inputs, **self.target.keywords)
-        loss.backward()  # type: ignore[no-untyped-call]
+        run_backward(loss)
         return loss.detach()
 
     def results(self, which: str) -> list[Tensor]:

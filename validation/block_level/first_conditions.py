@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..autocasts import Autocast
 from .block_program import BlockRun
 from .repeated_forward import (
-    AutocastState,
     Buffers,
     RandomState,
     copies,
@@ -33,7 +33,7 @@ class FirstStates:
         Of the blocks that change buffers, and places outside of tensors.
     """
 
-    autocast: AutocastState
+    autocast: Autocast
     random: dict[int, RandomState] = field(default_factory=dict)
     buffers: dict[int, Buffers] = field(default_factory=dict)
     python: dict[int, list[Any]] = field(default_factory=dict)

@@ -7,7 +7,7 @@ buffer other than it found it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -203,35 +203,3 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
         for generator, own in held:
             generator.set_state(own)
         state.restore()
-
-
-@dataclass(frozen=True)
-class AutocastState:
-    """Which devices cast automatically, and to which type."""
-
-    devices: tuple[tuple[str, torch.dtype], ...]
-
-    @classmethod
-    def now(cls, devices: Sequence[Source]) -> AutocastState:
-        """The present state of the kinds of `devices`."""
-        named = [one for one in devices if isinstance(one, str) and one != PYTHON]
-        kinds = sorted({torch.device(one).type for one in named})
-        return cls(
-            tuple(
-                (kind, torch.get_autocast_dtype(kind))
-                for kind in kinds
-                if torch.is_autocast_enabled(kind)
-            )
-        )
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Cast as then, without the cache: a cast made under no_grad must not serve other runs."""
-        if not self.devices:
-            yield
-            return
-        with ExitStack() as stack:
-            for kind, dtype in self.devices:
-                context: Any = torch.autocast(kind, dtype=dtype, cache_enabled=False)
-                stack.enter_context(context)
-            yield

@@ -22,6 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from schedsim.errors import SchedsimError
 
+from ..autocasts import Autocast
 from ..guards.watched_places import NO_PLACES, Places
 from ..torch_private.pytrees import tree_flatten, tree_unflatten
 from ..torch_private.storage_refs import storage_key
@@ -30,7 +31,7 @@ from .block_program import BlockProgram, BlockRun
 from .bundles import Bundle, BundleState, detached, holding, leaves_of, packing, place_in
 from .first_conditions import FirstConditions, FirstStates
 from .parts import Part, StepInputs
-from .repeated_forward import AutocastState, Buffers, Source
+from .repeated_forward import Buffers, Source
 from .sharded import Sharding
 from .step_copies import Copies
 from .transfers import Mover
@@ -106,7 +107,7 @@ class BlockStep:
         self.gradients: dict[tuple[int, int], list[Tensor | None]] = {}
         self.bundles: dict[int, Bundle] = {}
         self.counts: dict[str, int] = {}
-        self._first = FirstStates(AutocastState.now(layout.devices))
+        self._first = FirstStates(Autocast.now())
         self._loss: Bundle | None = None
         shared = {id(p): p for group in layout.shared for p in group}
         self.resident = frozenset(i for i, p in shared.items() if p.grad is not None)

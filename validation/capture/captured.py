@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from schedsim import Graph, Schedule
 from schedsim.errors import UnsupportedError
 
+from ..guards.backward_place import BackwardAutocast
 from ..guards.state import StateSnapshot
 from .program import Program
 from .skeleton import CallPlan, Loss
@@ -54,6 +55,8 @@ class CapturedGraph:
         Whether `module` works: not with substituted kernels, nor without memory.
     program : Program
         The calls behind the ops.
+    backward
+        Where the backward was traced to run: within autocast or outside of it.
     guards : StateSnapshot or None
         The Python state that the graph assumes; after a change the step has another graph.
     join : callable or None
@@ -73,6 +76,7 @@ class CapturedGraph:
     training: tuple[bool, ...]
     autocast: tuple[bool, torch.dtype]
     guards: StateSnapshot | None = None
+    backward: BackwardAutocast = field(default_factory=BackwardAutocast)
     join: Callable[[Graph, Sequence[int]], Any] | None = None
 
     def __repr__(self) -> str:

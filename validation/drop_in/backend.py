@@ -126,18 +126,26 @@ def _part_of_fixed_sizes(
         plain: Callable[..., Any] = graph_module.forward
         return plain
     if part is None or not session.follows_gradients or not part.has_known_gradients:
-        return _of_first_order(call)
+        return _of_first_order(call, part)
     return GradientLayouts(session, trace, inputs, call, part)
 
 
-def _of_first_order(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, whose gradients say so where they are derived themselves."""
+def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callable[..., Any]:
+    """`call`, whose gradients say so where they are derived themselves.
+
+    Its backward says so where it runs in another autocast than the traced one.
+    """
+
+    def begins(_given: Sequence[Any]) -> None:
+        if part is not None:
+            part.backward_place.run_here(part.name)
 
     def run(*arguments: Any) -> Any:
         found = call(*arguments)
         node = private.node_of_graph(found)
         if node is not None:
             refuse_second_derivatives(node)
+            node.register_prehook(begins)
         return found
 
     return run

@@ -1,12 +1,16 @@
-"""One graph as several parts: for gradients that come in other strides than its outputs have."""
+"""One graph as several parts, for the backwards that come.
+
+Its gradients may come in other strides than its outputs have, and its backward may run in another
+autocast.
+"""
 
 from __future__ import annotations
 
 import difflib
 import warnings
 import weakref
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +19,7 @@ import torch
 from schedsim import Graph, Schedule
 from schedsim.errors import SchedsimError, UnsupportedError
 
+from ..autocasts import Autocast, backward_within
 from ..guards.plan_variants import RoundingWarning
 from ..op_level.emit import Halves
 from ..torch_private import joint_graphs as private
@@ -28,6 +33,9 @@ if TYPE_CHECKING:
 Layout = tuple[Strides, ...]
 """The strides of each gradient that a part is given."""
 
+Come = tuple[Layout, Autocast]
+"""How a backward comes: with gradients in these strides, in this autocast."""
+
 Trace = Callable[
     [Sequence[Any], Mapping[int, Strides]], tuple[Callable[..., Any], "TracedPart | None"]
 ]
@@ -40,7 +48,7 @@ _MOST_LAYOUTS = 8
 
 
 class GradientLayouts:
-    """What Dynamo calls for one graph: a part for each layout of the gradients of its outputs.
+    """What Dynamo calls for one graph: a part for each way in which its backward comes.
 
     AOTAutograd traces a backward for gradients with the strides of the outputs. It copies those
     that come in other strides, and makes zeros where none comes. The products and sums behind
@@ -48,6 +56,7 @@ class GradientLayouts:
     gradients that come, at the first backward in which they come so: the forward is the same one,
     and what it has kept is handed to the new backward. Where strides are new, later calls run by
     the new part; where a gradient lacks, it may come the next time, and only the backward is used.
+    The same is done where the backward runs in another autocast than the traced one.
 
     Parameters
     ----------
@@ -69,9 +78,10 @@ class GradientLayouts:
         self._examples: list[Any] | None = None
         with suppress(Exception):  # of a tensor that cannot be without memory
             self._examples = private.without_memory(examples)
-        self._autocast = autocast_as_here()
-        self._parts: dict[Layout, TracedPart | None] = {_layout_of(part): part}
-        self._taken: dict[tuple[TracedPart, int, Layout], tuple[TracedPart, Halves] | None] = {}
+        self._autocast = Autocast.now()
+        self._parts: dict[Come, TracedPart | None] = {_traced(part): part}
+        self._taken: dict[tuple[TracedPart, int, Come], tuple[TracedPart, Halves] | None] = {}
+        self._backward_autocast = part.backward_place.traced  # of the backward that runs now
         part.layouts = self
 
     def __call__(self, *arguments: Any) -> Any:
@@ -81,7 +91,12 @@ class GradientLayouts:
         if node is not None:
             node.set_materialize_grads(False)  # None, not zeros, where no gradient comes
             refuse_second_derivatives(node)
+            node.register_prehook(self._backward_begins)
         return found
+
+    def _backward_begins(self, _given: Sequence[Any]) -> None:
+        # AOTAutograd switches autocast off around the code of its backward.
+        self._backward_autocast = Autocast.now()
 
     def backward_of(
         self, part: TracedPart, number: int, given: list[Any]
@@ -92,12 +107,13 @@ class GradientLayouts:
         changed into the form for which `part` was traced.
         """
         own = part, part.halves_of(number)
-        traced = _layout_of(part)
-        came = tuple(
+        traced, autocast = _traced(part)
+        layout = tuple(
             None if it is None else was if _equal(it.stride(), was, it.shape) else it.stride()
             for it, was in zip(given, traced, strict=True)
         )
-        if came == traced:
+        came = layout, self._backward_autocast
+        if came == (traced, autocast):
             return own
         if came not in self._parts and not self._session.is_rehearsing:
             self._add(came, traced)
@@ -107,20 +123,23 @@ class GradientLayouts:
         found = self._taken.get(key)
         if found is not None:
             return found
-        if any(one not in (None, was) for one, was in zip(came, traced, strict=True)):
-            self._say_rounded(came)
+        if any(one not in (None, was) for one, was in zip(layout, traced, strict=True)):
+            self._say_rounded(f"gradients come to {self._part.name} in strides {layout}")
+        if came[1] != autocast:
+            self._say_rounded(f"the backward of {self._part.name} runs {came[1]}")
         put_in_form(given, part.given)
         return own
 
-    def _add(self, came: Layout, traced: Layout) -> None:
-        """Add the part for gradients that `came` so, and the one by which later calls run."""
-        whole = tuple(was if it is None else it for it, was in zip(came, traced, strict=True))
-        for layout in dict.fromkeys((whole, came)):
-            if layout not in self._parts:
-                self._parts[layout] = self._another(layout)
+    def _add(self, came: Come, traced: Layout) -> None:
+        """Add the part for a backward that `came` so, and the one by which later calls run."""
+        layout, autocast = came
+        whole = tuple(was if it is None else it for it, was in zip(layout, traced, strict=True))
+        for one in dict.fromkeys((whole, layout)):
+            if (one, autocast) not in self._parts:
+                self._parts[one, autocast] = self._another(one, autocast)
 
-    def _another(self, layout: Layout) -> TracedPart | None:
-        """The part for gradients with these strides, by which later calls run if none lacks."""
+    def _another(self, layout: Layout, autocast: Autocast) -> TracedPart | None:
+        """The part for such a backward, by which later calls run if no gradient lacks."""
         if len(self._parts) > _MOST_LAYOUTS or self._examples is None:
             return None
         outputs = [it.output for it in self._part.given]
@@ -130,7 +149,8 @@ class GradientLayouts:
                 self._session.tracing(),
                 private.tracing_again(self._examples),
                 torch.enable_grad(),
-                self._autocast(),
+                self._autocast.entered(),
+                backward_within(autocast),
             ):
                 call, part = self._trace(self._examples, dict(zip(outputs, layout, strict=True)))
         except Exception:  # copies and zeros are right within rounding
@@ -139,18 +159,19 @@ class GradientLayouts:
         if part is None or not is_lasting:
             del self._session.parts[known:]
             return part if None in layout else None
-        self._session.replace(self._part, part)
+        why = "runs in another autocast"
+        if autocast == self._part.backward_place.traced:
+            why = "has gradients in other strides"
+        self._session.replace(self._part, part, f"its backward {why}")
         self._call, self._part = call, part
         part.layouts = self
         return part
 
-    def _say_rounded(self, layout: Layout) -> None:
+    def _say_rounded(self, what: str) -> None:
         if self._session.is_rehearsing:
             return
-        self._session.note(
-            line := f"gradients come to {self._part.name} in strides {layout}, for which it was "
-            "not traced: it copies them, and this step is the plain one within rounding"
-        )
+        line = f"{what}, for which it was not traced: this step is the plain one within rounding"
+        self._session.note(line)
         warnings.warn(line, RoundingWarning, stacklevel=2)
 
 
@@ -183,23 +204,6 @@ def _refuse_derivative(_given: Sequence[Any]) -> None:
     )
 
 
-def autocast_as_here() -> Callable[[], AbstractContextManager[None]]:
-    """A context manager that makes each kind of device cast as it does at this moment."""
-    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    casts = [
-        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds
-    ]
-
-    @contextmanager
-    def as_then() -> Iterator[None]:
-        with ExitStack() as stack:
-            for kind, is_on, dtype in casts:
-                stack.enter_context(torch.autocast(kind, dtype, is_on))
-            yield
-
-    return as_then
-
-
 def put_in_form(given: list[Any], forms: Sequence[GivenGradient]) -> None:
     """Replace gradients in other strides by copies, and those that lack by zeros."""
     device = next((it.device for it in given if it is not None), None)
@@ -215,6 +219,11 @@ def put_in_form(given: list[Any], forms: Sequence[GivenGradient]) -> None:
 
 def _layout_of(part: TracedPart) -> tuple[tuple[int, ...], ...]:
     return tuple(it.strides for it in part.given)
+
+
+def _traced(part: TracedPart) -> tuple[tuple[tuple[int, ...], ...], Autocast]:
+    """The backward for which `part` was traced."""
+    return _layout_of(part), part.backward_place.traced
 
 
 def _equal(one: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> bool:

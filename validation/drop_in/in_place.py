@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
+from ..autocasts import run_backward
 from ..block_level.repeated_forward import untouched
 from ..capture.capture import record_step
 from ..capture.eager_paths import eager_paths_in_parts
@@ -303,7 +304,7 @@ def rehearse_loop(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[s
                 for parameter, _gradient in kept:
                     parameter.grad = None
                 given, named = detached_copies((inputs, dict(keywords)))
-                model(*given, **named).backward()
+                run_backward(model(*given, **named))
     finally:
         for parameter, gradient in kept:
             parameter.grad = gradient

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
+from ..autocasts import run_backward
 from ..block_level.repeated_forward import nearly_equal, same_values, untouched
 from ..capture.capture import record_step
 from ..guards.differential import Both, Difference
@@ -149,7 +150,7 @@ def results_on_rank(
         }
         loss = made_up_loss(output)
         del output
-        loss.backward()  # type: ignore[no-untyped-call]
+        run_backward(loss)
         for name, parameter in model.named_parameters():
             gradient = parameter.grad
             left[f"the gradient of {name}"] = (

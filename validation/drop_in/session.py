@@ -161,11 +161,11 @@ class Session:
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         return not (self.options.compile or distributed)
 
-    def replace(self, part: TracedPart, by: TracedPart) -> None:
-        """Forget the steps that ran `part`: later ones run `by` in its place."""
+    def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
+        """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
         self.plans.forget(self.parts.index(part))
         self._is_spoiled = True
-        self.note(f"{by.name} runs in the place of {part.name}: its gradients have other strides")
+        self.note(f"{by.name} runs in the place of {part.name}: {why}")
 
     def step_begins(self, inputs: Any) -> None:
         """A forward of the whole model is about to run; the first part will say more."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..autocasts import Autocast
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private import joint_graphs as private
-from .gradient_layouts import autocast_as_here
 
 if TYPE_CHECKING:
     from .session import Session
@@ -49,7 +49,7 @@ class SizedParts:
     ) -> None:
         self._session, self._trace, self._graph_module = session, trace, graph_module
         self._numbers = private.numbers_in_tensors(graph_module)
-        self._autocast, self._with_grad = autocast_as_here(), torch.is_grad_enabled()
+        self._autocast, self._with_grad = Autocast.now(), torch.is_grad_enabled()
         self._calls: dict[Key, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -78,7 +78,7 @@ class SizedParts:
             self._session.tracing(),
             private.tracing_again(examples),
             torch.set_grad_enabled(self._with_grad),
-            self._autocast(),
+            self._autocast.entered(),
         ):
             graph_module = private.with_numbers(self._graph_module, numbers)
             return self._trace(graph_module, examples, compiled)

@@ -20,6 +20,7 @@ from ..compiled.baked_views import bake_views
 from ..compiled.compile_step import fused_where_it_works
 from ..compiled.direct_calls import call_directly
 from ..costs import measured_costs
+from ..guards.backward_place import BackwardAutocast
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
 from ..torch_private.op_modes import without_alias_checks
@@ -64,6 +65,8 @@ class TracedPart:
         Schedules by number; calls in flight may use any of them.
     run_counts
         Op -> number of runs in the last call.
+    backward_place
+        Where the backward was traced to run: within autocast or outside of it.
     trust : ScheduleTrust
         Which of the schedules may run.
     """
@@ -78,6 +81,7 @@ class TracedPart:
         # The same values and ops, called on the shortest way.
         self._code = call_directly(bake_views(self.program)) if compiled else self.program
         self._joint = joint
+        self.backward_place = BackwardAutocast()
         self.sizes = PartSizes(self.program, joint.open_sizes)
         self.graph: Graph = self._graph_at(self.sizes.traced)[1]
         self.schedules: list[Schedule] = []

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError
 
+from ..autocasts import run_backward
 from ..measure.meters import Meter
 from ..torch_private.module_tables import buffers_of, step_hooks
 from ..torch_private.pytrees import tree_leaves
@@ -170,7 +171,7 @@ class Both:
         with self._kept(roots):
             try:
                 loss = step(*inputs, **keywords)
-                loss.backward()  # type: ignore[no-untyped-call]
+                run_backward(loss)
                 return self._left(loss, parameters, inputs, keywords, state)
             finally:
                 if state is not None:
@@ -203,7 +204,7 @@ class Both:
         roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
 
         def forward_and_backward() -> None:
-            step(*inputs, **keywords).backward()  # type: ignore[no-untyped-call]
+            run_backward(step(*inputs, **keywords))
 
         with self._kept(roots):
             try:

@@ -15,6 +15,7 @@ from torch import nn
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.units import format_bytes, format_bytes_short, parse_bytes
 
+from ..autocasts import run_backward
 from ..capture import attention
 from ..capture.attention_backends import KERNELS
 from ..capture.eager_paths import eager_paths
@@ -255,7 +256,7 @@ def _run(skeleton: Skeleton, mode: Any, tracker: LifetimeTracker) -> int:
                 hint="pass loss=, a function of the model's output (and of the last inputs)",
             )
         end, tracker.in_backward = tracker.now(), True
-        loss.backward()  # type: ignore[no-untyped-call]
+        run_backward(loss)
         for name, parameter in step.model.named_parameters():
             if parameter.grad is not None:
                 tracker.life_of(parameter.grad).name = f"{name}.grad"

@@ -259,6 +259,7 @@ class _StepFunction(torch.autograd.Function):
         module._slots.check_versions(ctx.resident, ctx.versions)
         carried, ctx.carried = ctx.carried, None
         resident, ctx.resident = ctx.resident, None
+        module._captured.backward.run_here(module._captured.graph.name)
         with torch.autocast(module._captured.backend, enabled=False):
             gradients = ctx.code.backward.function(
                 resident, carried, [gradient], module._counts, ctx.random, ctx.hook

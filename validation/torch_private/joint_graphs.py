@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from ..autocasts import backward_autocast
 from .dynamo_settings import dynamo_settings, without_logging
 from .eager_kernels import eager_kernels
 from .kernel_layouts import true_layouts
@@ -99,6 +100,7 @@ def export_joint(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_exporting(mode))
+        stack.enter_context(_backward_as_it_runs())
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph_module: torch.fx.GraphModule = joint.graph_module
     return graph_module
@@ -175,6 +177,24 @@ def dynamo_graph(
         dynamo.reset()
         graph: nn.Module = entry(module)(*inputs)
     return graph
+
+
+@contextlib.contextmanager
+def _backward_as_it_runs() -> Iterator[None]:
+    """AOTAutograd traces backwards in the `backward_autocast`, not in that of the forward."""
+    autocast, autograd, config = backward_autocast(), torch.autograd, torch._functorch.config
+    grad: Any = autograd.grad
+
+    def casting(*arguments: Any, **options: Any) -> Any:
+        with autocast.entered():
+            return grad(*arguments, **options)
+
+    with config.patch(backward_pass_autocast="off"):  # a list of types here breaks torch's log
+        autograd.grad = casting if autocast.devices else grad
+        try:
+            yield
+        finally:
+            autograd.grad = grad
 
 
 @contextlib.contextmanager
@@ -578,7 +598,14 @@ def compiled_in_halves(
     as_they_come = contextlib.nullcontext() if strides is None else _gradients_as_they_come(strides)
     # Before torch 2.13 gradients were put into a memory format by default, not into strides.
     by_strides = torch._functorch.config.patch(guess_tangent_strides_as_outputs=True)
-    with _quiet_loggers(), eager_kernels(examples), true_layouts(), by_strides, as_they_come:
+    with (
+        _quiet_loggers(),
+        eager_kernels(examples),
+        true_layouts(),
+        by_strides,
+        as_they_come,
+        _backward_as_it_runs(),
+    ):
         found: Callable[..., Any] = compiler(graph_module, list(examples))
     return found
 

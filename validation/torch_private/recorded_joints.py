@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..autocasts import backward_autocast
 from .known_results import KnownResults
 from .op_modes import schema_of
 from .pytrees import tree_leaves
@@ -89,7 +90,7 @@ def record_joint(
         tangent_desc = d.TangentAOTInput(d.PlainAOTOutput(0))
         recorder.give(tangent_desc, tangent)
         recorder.watch_backward(loss)
-        with recorder:
+        with recorder, backward_autocast().entered():
             found = torch.autograd.grad(
                 [loss], [tensor for _, tensor in gradients], [tangent], allow_unused=True
             )

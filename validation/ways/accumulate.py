@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from schedsim.errors import SchedsimError
 
+from ..autocasts import backward_autocast
 from .microbatch import MicroBatch, Splitter, check_hooks, combined
 
 Runner = Callable[[MicroBatch], Callable[..., Tensor]]
@@ -72,7 +73,8 @@ class AccumulatedStep(nn.Module):
                     loss = self._last(*part.inputs, **part.keywords)
                 if seed is None:
                     seed = torch.ones_like(loss)
-                loss.backward((seed * part.weight).to(loss.dtype))
+                with backward_autocast().entered():
+                    loss.backward((seed * part.weight).to(loss.dtype))
                 losses.append(loss.detach().clone())  # some losses share the storage of all terms
                 del loss
             gradients = [p.grad for p in trained]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..block_level.repeated_forward import AutocastState, RandomState
+from ..autocasts import Autocast
+from ..block_level.repeated_forward import RandomState
 
 TokenWise = Callable[[Tensor], Tensor]
 
@@ -54,7 +55,7 @@ class _Recomputed(torch.autograd.Function):
         done = torch.cat([function(part) for part in x.tensor_split(num_chunks)])
         ctx.function, ctx.num_chunks, ctx.devices = function, num_chunks, devices
         ctx.random = None if RandomState.now(devices) == before else before
-        ctx.autocast = AutocastState.now(devices)
+        ctx.autocast = Autocast.now()
         ctx.parameters = parameters  # not saved: saved tensors would come back as other tensors
         ctx.save_for_backward(x)
         return done

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.block_level.repeated_forward import (  # noqa: E402
     PYTHON,
-    AutocastState,
     RandomState,
     changed_buffers,
     copies,
@@ -141,21 +140,6 @@ def test_equal_to_the_bit_and_nearly_equal():
     assert not nearly_equal(torch.ones(1), torch.ones(1) * 1.1)
     assert nearly_equal(nan, nan.clone())
     assert not nearly_equal(torch.tensor([1000]), torch.tensor([1001]))
-
-
-def test_casts_are_those_of_the_first_run():
-    """Casts on the named kinds of devices; if none was on, nothing is switched."""
-    linear, x = nn.Linear(2, 2), torch.randn(3, 2)
-    off = AutocastState.now(("cpu", PYTHON))
-    assert off.devices == ()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        on = AutocastState.now(("cpu", PYTHON))
-    assert on.devices == (("cpu", torch.bfloat16),)
-    with on.entered():
-        assert linear(x).dtype is torch.bfloat16
-        assert not torch.is_autocast_cache_enabled()
-    with off.entered():
-        assert linear(x).dtype is torch.float32
 
 
 def test_a_generator_that_a_module_holds_draws_nothing_twice():
