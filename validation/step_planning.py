@@ -239,9 +239,9 @@ class PlannedStep:
     @property
     def change(self) -> StateChange | None:
         """The change since the step was captured; ``None`` if nothing has changed."""
-        captured = self.captured
-        change = captured.guards.change() if captured.guards is not None else None
-        return change or (captured.backward and captured.backward.change)
+        guards, backward = self.captured.guards, self.captured.backward
+        change = None if guards is None else guards.change()
+        return change if change is not None or backward is None else backward.change
 
     def shaped(self, loss: Tensor) -> Any:
         """`loss` in the form in which the model returns it."""

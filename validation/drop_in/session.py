@@ -18,11 +18,12 @@ from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from ..compiled.group import Groups
-from ..guards.plan_variants import ReplannedWarning
+from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import close_later
 from ..measure.cuda import requested_bytes
 from ..measure.storage import storages
 from ..torch_private.graph_tasks import when_backward_ends
+from ..torch_private.profiler_records import is_profiling
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
 from .held_state import HeldState, may_record
@@ -296,14 +297,26 @@ class Session:
         may_look = len(self.plans.records) < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
         if self.is_rehearsing or not may_look:
             return
+        meter = outside_meter(device) if all(part.is_measured for part in self.parts) else None
+        if meter is None and is_profiling():
+            self._say_unmeasured()
+            return
         self._is_missing = False
         self._num_looks += 1
-        if all(part.is_measured for part in self.parts):
-            meter = outside_meter(device)
-            if meter is not None:
-                meter.start()
-                self._end_later()
+        if meter is not None:
+            meter.start()
+            self._end_later()
             self._meter, self._marks, self._begins_early = meter, [], True
+
+    def _say_unmeasured(self) -> None:
+        """Say that this step may take more than its budget, which a later step will tell."""
+        line = (
+            "the loop's code around the graphs, as its loss, is not measured under another "
+            "profiler: steps may exceed the budget until one runs without it"
+        )
+        if line not in self.check_note:
+            self.note(line)
+            warnings.warn(line, PlainStepWarning, stacklevel=2)
 
     def _mark(self, what: str) -> None:
         if self._meter is not None:

@@ -40,4 +40,6 @@ class BackwardAutocast:
     @property
     def change(self) -> StateChange | None:
         """The change since the trace; ``None`` where the loop runs the backward as traced."""
-        return self.met and StateChange("the place of backward()", str(self.traced), str(self.met))
+        if self.met is None:
+            return None
+        return StateChange("the place of backward()", str(self.traced), str(self.met))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import session as session_module  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.torch_private.profiler_records import is_profiling  # noqa: E402
 from torch import nn  # noqa: E402
@@ -207,3 +209,30 @@ def test_a_record_ends_where_a_part_has_no_backward():
     assert recorded
     [reading] = AllocatorMeter().read(lambda: model(x).square().mean().backward())
     assert reading.peak_bytes > 0
+
+
+def test_steps_under_another_profiler_are_measured_later():
+    """The loss is not within the budget so long, which is said once; the next step tells."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)), torch.randn(64, 16)
+
+    def loss(y):
+        return (y.repeat(40, 1).exp() - 1).square().mean()
+
+    schedsim.rematerialize(model, x, 10**7, in_place=True, effort=0.1, check="never")
+    session = session_in(model)
+
+    def profiled_step():
+        with torch.profiler.profile(profile_memory=True):
+            loss(model(x)).backward()
+
+    with pytest.warns(PlainStepWarning, match="not measured under another profiler"):
+        profiled_step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlainStepWarning)
+        profiled_step()
+    assert not session.plans.records
+    for _ in range(3):
+        loss(model(x)).backward()
+    assert len(session.plans.records) == 1
+    assert session.peak_bytes > 40 * x.numel() * 4
