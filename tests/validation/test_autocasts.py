@@ -126,9 +126,9 @@ def equal_in_both_places(plain):
 def test_a_repeated_forward_does_not_cast_because_the_backward_does():
     """The forward is outside of autocast, and the backward, which repeats it, within."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 64), nn.Tanh()) for _ in range(2)))
-    model = nn.Sequential(model[0], nn.Sequential(nn.Linear(64, 64), nn.Tanh()), nn.Linear(64, 1))
-    plain, x = copy.deepcopy(model), torch.randn(64, 16)
+    blocks = (nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(5))
+    model = nn.Sequential(*blocks)
+    plain, x = copy.deepcopy(model), torch.randn(256, 16)
     step = schedsim.rematerialize(
         model, x, "70%", loss=lambda y: y.square().mean(), level="block", effort=0.2
     )
