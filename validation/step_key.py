@@ -1,4 +1,4 @@
-"""What a plan of a step depends on: forms of inputs, modes, what trains, autocast."""
+"""What a plan of a step depends on: forms of inputs, modes, what trains, torch's settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .autocasts import Autocast
+from .torch_private.global_settings import GlobalSettings
 from .torch_private.pytrees import tree_flatten
 
 
@@ -18,6 +19,7 @@ def step_key(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, A
         InputForm(inputs, keywords),
         *_modes_and_parameters(model),
         Autocast.now(),
+        GlobalSettings.now(),
     )
 
 
@@ -91,6 +93,7 @@ def key_difference(known: Any, found: Any) -> str:
         "modules are in other modes",
         "other parameters train",
         "autocast differs",
+        "settings of torch differ",
         "the inputs of another rank are of another form",
     )
     return next(n for n, a, b in zip(names, known, found, strict=False) if a != b)

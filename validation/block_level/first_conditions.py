@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..autocasts import Autocast
+from ..torch_private.global_settings import GlobalSettings
 from .block_program import BlockRun
 from .repeated_forward import (
     Buffers,
@@ -25,8 +26,8 @@ class FirstStates:
 
     Attributes
     ----------
-    autocast
-        The casts of the whole step.
+    autocast, settings
+        The casts and the settings of the whole step.
     random
         Of the blocks that drew random numbers.
     buffers, python
@@ -34,6 +35,7 @@ class FirstStates:
     """
 
     autocast: Autocast
+    settings: GlobalSettings = field(default_factory=GlobalSettings.now)
     random: dict[int, RandomState] = field(default_factory=dict)
     buffers: dict[int, Buffers] = field(default_factory=dict)
     python: dict[int, list[Any]] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class FirstConditions:
             self.python = layout.python.take()
             layout.python.put(first.python[index])
         if not run.first:
+            self.contexts.append(first.settings.entered())
             if index in first.random:
                 first.random[index].restore()
             self.contexts.append(frozen_statistics(layout.parts[index].modules))

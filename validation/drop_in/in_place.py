@@ -43,6 +43,7 @@ from ..torch_private.dynamo_settings import (
     recompile_limit,
     without_logging,
 )
+from ..torch_private.global_settings import GlobalSettings
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
 from ..torch_private.pytrees import tree_map_only
@@ -430,7 +431,8 @@ class _BudgetedCall:
         breaks = graph_breaks()
         with self.session.tracing():
             replaced = changed_methods(self._methods)
-            run = self._run_for((*map(os.environ.get, self._variables), *replaced))
+            seen = (GlobalSettings.now(), *map(os.environ.get, self._variables), *replaced)
+            run = self._run_for(seen)
             try:
                 found = run(*inputs, **keywords)
             except Exception as error:
@@ -477,7 +479,7 @@ class _BudgetedCall:
         )
 
     def _run_for(self, variables: tuple[Any, ...]) -> Any:
-        """The compiled call for these variables of the environment, and replaced methods.
+        """The compiled call for these settings, variables of the environment, replaced methods.
 
         After as many values as Dynamo would trace anew, it is the call of the model as it is.
         """

@@ -12,12 +12,14 @@ from schedsim.errors import SchedsimError
 
 from ..guards.reach import CodeRun, Methods, changed_methods
 from ..torch_private.dynamo_settings import module_classes, traced_code, traced_scopes
+from ..torch_private.global_settings import GlobalSettings
 
 
 class TracedPython:
-    """The methods and the variables of the environment in code that Dynamo has just traced.
+    """Methods and variables of the environment in code that Dynamo has just traced, and settings.
 
-    Dynamo's guards cover neither: a graph would go on with a method that its class no longer has.
+    Dynamo's guards cover neither: a graph would go on with a method that its class no longer has,
+    or with the attention kernel of another `torch.nn.attention.sdpa_kernel`.
 
     Parameters
     ----------
@@ -39,6 +41,7 @@ class TracedPython:
         functions |= {f.__code__: f.__globals__ for f in self._methods.values()}
         names = sorted(CodeRun(functions).reach().variables)
         self._variables = {name: os.environ.get(name) for name in names}
+        self._settings = GlobalSettings.now()
 
     def refuse_changed(self) -> None:
         """Raise where one of them is no longer as it was traced. O(methods).
@@ -57,6 +60,7 @@ class TracedPython:
             for name, value in self._variables.items()
             if os.environ.get(name) != value
         ]
+        changed += filter(None, [self._settings.difference(GlobalSettings.now())])
         if changed:
             raise SchedsimError(
                 f"the step is not as traced: {changed[0]}, which torch.compile does not look at",
