@@ -47,7 +47,8 @@ def shown(value: Any) -> str:
     """`value` in a few words."""
     if isinstance(value, Tensor):
         return f"{type(value).__name__} of shape {tuple(value.shape)}"
-    if isinstance(value, ATOMS):
+    is_short = isinstance(value, tuple) and all(isinstance(one, ATOMS) for one in value)
+    if is_short or isinstance(value, ATOMS):
         text = repr(value)
         return text if len(text) <= 40 else text[:37] + "..."
     if isinstance(value, types.FunctionType | types.MethodType):

@@ -29,6 +29,8 @@ def test_values_are_shown_in_a_few_words():
     assert shown(nn.Linear.forward) == "function Linear.forward"
     assert shown("x" * 100) == repr("x" * 100)[:37] + "..."
     assert shown(OrderedDict()) == "OrderedDict"
+    assert shown((27, 1, "x")) == "(27, 1, 'x')"
+    assert shown((27, torch.zeros(2))) == "tuple"
 
 
 def test_a_change_is_one_clause():
