@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -61,11 +62,12 @@ class CallPlan(NamedTuple):
         for leaf, tensor, constant in zip(leaves, self.is_tensor, self.constants, strict=True):
             if isinstance(leaf, torch.Tensor) and tensor:
                 found.append(leaf)
-            elif isinstance(leaf, torch.Tensor) or tensor or leaf != constant:
+            elif isinstance(leaf, torch.Tensor) or tensor or _differ(leaf, constant):
                 captured = "a tensor" if tensor else _shown(constant)
                 raise SchedsimError(
                     f"an input is {_shown(leaf)} where {captured} was captured",
-                    hint="what is no tensor is part of the graph: capture again for another value",
+                    hint="what is no tensor is part of the graph: give a tensor, or capture again "
+                    "for another value",
                 )
         return found
 
@@ -78,6 +80,12 @@ class CallPlan(NamedTuple):
         ]
         inputs, kwargs = tree_unflatten(leaves, self.spec)
         return inputs, kwargs
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype != other.dtype or one.tobytes() != other.tobytes()
+    return bool(one != other) if type(one) is type(other) else True
 
 
 def _sketch(spec: object) -> str:

@@ -23,7 +23,7 @@ from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
 from .asking import Answers, Question
 from .reach import CodeRun, Reach, static_reach
 from .state import StateSnapshot
-from .state_change import StateChange
+from .state_change import ATOMS, StateChange
 from .watched_places import NO_PLACES, Places
 
 
@@ -190,7 +190,7 @@ def record(
     Parameters
     ----------
     model, loss
-        The model and the loss whose state is watched.
+        The model and the loss whose state is watched, beside the objects among the inputs.
     run
         ``run(inputs, keywords)`` gives the loss.
 
@@ -199,7 +199,7 @@ def record(
     UnsupportedError
         The step reads an iterator, whose items the planning would use up.
     """
-    roots = {"model": model, "loss": loss}
+    roots = {"model": model, "loss": loss, **_objects(inputs, keywords)}
     static = static_reach([root for root in roots.values() if root is not None])
     around = StateSnapshot(roots, static)
     refuse_iterators(around)
@@ -219,6 +219,15 @@ def record(
         return first
     reach = first.reach.joined(second.reach)
     return replace(first, settles=True, reach=reach, asked=second.asked)
+
+
+def _objects(inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that are no tensors and whose contents may change, by name."""
+    return {
+        f"input {i}": leaf
+        for i, leaf in enumerate(tree_leaves((inputs, dict(keywords))))
+        if not isinstance(leaf, (Tensor, *ATOMS))
+    }
 
 
 def refuse_iterators(state: StateSnapshot) -> None:
