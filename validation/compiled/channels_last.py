@@ -147,7 +147,7 @@ class _Relaid:
             self._hand_over(v, relaid, call)
 
     def _move_views(self, call: Call, read: Sequence[int], given: Sequence[int]) -> None:
-        """Let the outputs of `call` show what it is `given`, a copy perhaps, and not what was read."""
+        """Let the outputs of `call` show what it is `given`: a copy, perhaps, of what was read."""
         moved = {
             self.old.values[r].storage: self.new.values[g].storage
             for r, g in zip(read, given, strict=True)
