@@ -157,10 +157,10 @@ class Groups:
                 self._some = True
         if failed and not self._some:
             raise failed[0][1]
-        for group, error in failed:
+        for group, why in failed:
             group.run_by_op()
             ops = ", ".join(dict.fromkeys(str(call.target) for call in group.calls))
-            line = f"a group of ops runs uncompiled, within the budget: {reason(error)} ({ops})"
+            line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({ops})"
             warnings.warn(line, CompileWarning, stacklevel=4)
 
     def join(

@@ -70,11 +70,11 @@ def schedsim(
 
 
 def _say_skipped(code: CodeType, reason: str) -> None:
-    """Say that a function runs as it is: there is no graph of it to plan."""
+    """Say that there is no graph of a function to plan."""
     warnings.warn(
-        f"{code.co_qualname} runs as it is, not within the budget: {reason} (what it calls is "
-        "traced by itself, where Dynamo can; "
-        "schedsim.rematerialize(model, inputs, budget, in_place=True) plans recurrent layers)",
+        f"Dynamo does not trace {code.co_qualname}: {reason}; what it calls is within the budget "
+        "where Dynamo traces that by itself, what it computes is not "
+        "(schedsim.rematerialize(model, inputs, budget, in_place=True) plans recurrent layers)",
         PlainStepWarning,
         stacklevel=2,
     )
