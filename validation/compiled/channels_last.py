@@ -130,8 +130,10 @@ class _Relaid:
                 follows = self._follows(found)
             if not follows:
                 found = self._with(call, lambda v: self._as_traced(v, call))
-                given = refs((found.args, found.kwargs, found.lean))
+                given = list(refs((found.args, found.kwargs, found.lean)))
                 follows = all(map(self._is_alike, read, given))
+                if follows and call.is_view:
+                    self._move_views(call, read, given)
                 if not follows and not handed_over:
                     follows = self._follows(found)
         if not follows:
@@ -143,6 +145,16 @@ class _Relaid:
         self.new.append(found)
         for v, relaid in inside.items():
             self._hand_over(v, relaid, call)
+
+    def _move_views(self, call: Call, read: Sequence[int], given: Sequence[int]) -> None:
+        """Let the outputs of `call` show what it is `given`: a copy, perhaps, of what was read."""
+        moved = {
+            self.old.values[r].storage: self.new.values[g].storage
+            for r, g in zip(read, given, strict=True)
+        }
+        for v in call.outputs:
+            if v >= 0:
+                self.new.values[v].storage = moved[self.old.values[v].storage]
 
     def _inside(self, v: int) -> int:
         """A number of its own for the relaid form of a result, whose number others know."""
@@ -186,7 +198,7 @@ class _Relaid:
 
             try:
                 made = call.target(*map_refs(call.args, fake), **map_refs(call.kwargs, fake))
-            except (RuntimeError, TypeError, NotImplementedError):
+            except (RuntimeError, TypeError, ValueError, NotImplementedError):
                 return False
         places = {storage_key(t): self.new.values[v].storage for v, t in given.items()}
         found: list[tuple[int, torch.Tensor]] = []

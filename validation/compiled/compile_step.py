@@ -19,15 +19,12 @@ from ..torch_private import inductor_calls as inductor
 from .baked_views import bake_views
 from .direct_calls import call_directly
 from .fuse import fused
-from .group import FusedGroup, Groups
+from .group import CompileWarning as CompileWarning
+from .group import FusedGroup, Groups, reason
 from .joining import JoinedRuns, join_runs
 
 _MEASURING_S = 0.01
 """Seconds to measure each candidate for joining, and its parts."""
-
-
-class CompileWarning(UserWarning):
-    """A step that should have been compiled runs uncompiled."""
 
 
 def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
@@ -38,12 +35,11 @@ def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
 
     Raises
     ------
-    RuntimeError
-        Inductor cannot compile, for example because there is no C++ compiler.
+    Exception
+        Whatever inductor raises where it cannot compile, as without a C++ compiler.
     """
     groups = Groups()
-    program = fused(captured.program, groups)
-    groups.compile()
+    program = _compiled(fused(captured.program, groups), groups)
     storages = {captured.program.values[v].storage for v in captured.program.constants}
     constants = sum(captured.program.storages[s].size_bytes for s in storages)
     name, static = captured.graph.name, captured.graph.static_bytes - constants
@@ -91,20 +87,30 @@ def compiled_where_it_works(captured: CapturedGraph) -> CapturedGraph:
     """The `compiled_graph`; if inductor cannot compile, `captured` itself, with a warning."""
     try:
         return compiled_graph(captured)
-    except (RuntimeError, AssertionError, NotImplementedError, OSError) as error:
-        why = " ".join(str(error).split())[:300]
-        line = f"{captured.graph.name} runs uncompiled: {type(error).__name__}: {why}"
+    except Exception as error:  # whatever a pass of inductor raises
+        line = f"{captured.graph.name} runs uncompiled: {reason(error)}"
         warnings.warn(line, CompileWarning, stacklevel=6)
         return replace(captured, notes=(*captured.notes, line))
 
 
 def fused_where_it_works(program: Program, name: str, groups: Groups) -> Program:
-    """The groups of a part of a step, compiled on their first run; `program` where that fails."""
+    """The compiled groups of a part of a step; if inductor cannot compile, `program` itself."""
     try:
         with inductor.outside_of_traces():
-            return fused(program, groups)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = " ".join(str(error).split())[:300]
-        line = f"{name} runs uncompiled: {type(error).__name__}: {why}"
+            return _compiled(fused(program, groups), groups)
+    except Exception as error:  # whatever a pass of inductor raises
+        line = f"{name} runs uncompiled: {reason(error)}"
         warnings.warn(line, CompileWarning, stacklevel=4)
         return program
+
+
+def _compiled(program: Program, groups: Groups) -> Program:
+    """`program` with its groups compiled; one that runs op by op writes over no input."""
+    groups.compile()
+    calls = [
+        replace(call, takes_over=-1, overwriting=None)
+        if isinstance(call.target, FusedGroup) and call.target.by_op
+        else call
+        for call in program.calls
+    ]
+    return replace(program, calls=calls)

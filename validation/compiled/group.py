@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
@@ -17,6 +18,14 @@ from ..torch_private import joint_graphs as private
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 
 
+class CompileWarning(UserWarning):
+    """A step, or a part of it, that should have been compiled runs uncompiled."""
+
+
+_MOST_FAILURES = 3
+"""Groups that inductor may fail to compile before any other: beyond, it compiles nothing here."""
+
+
 class FusedGroup:
     """A callable from tensors to the group's outputs; inductor compiles it on the first call.
 
@@ -28,6 +37,8 @@ class FusedGroup:
         The ops, on numbered values: the arguments have the first numbers.
     outputs
         The numbers of the values that are returned.
+    by_op
+        Whether inductor failed to compile it, so that its ops run one by one.
     """
 
     def __init__(
@@ -36,6 +47,7 @@ class FusedGroup:
         self.key = key
         self.__name__ = f"group_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         self.calls, self._inputs, self.outputs = calls, inputs, outputs
+        self.by_op = False
         self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
         self._overwriting: dict[tuple[int, int], OverwritingGroup] = {}
 
@@ -60,6 +72,12 @@ class FusedGroup:
         if self._compiled is None:
             self._compiled = self.compiled_as(self.uncompiled)
         return self._compiled
+
+    def run_by_op(self) -> None:
+        """Run the ops one by one from now on, under a name of its own: it takes other bytes."""
+        self.by_op = True
+        self.__name__ = f"{self.__name__}_by_op"
+        self._compiled = lambda tensors: self.uncompiled(*tensors)
 
     def compiled_as(self, function: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
         """`function` of the group's arguments, compiled for their layouts."""
@@ -115,11 +133,35 @@ class Groups:
 
     def __init__(self) -> None:
         self.known: dict[str, FusedGroup] = {}
+        self._some = False  # whether inductor has compiled any
 
     def compile(self) -> None:
-        """Compile all groups."""
+        """Compile all groups; those that inductor cannot compile run op by op, with a warning.
+
+        Raises
+        ------
+        Exception
+            That of inductor, where it compiles nothing.
+        """
+        failed: list[tuple[FusedGroup, Exception]] = []
         for group in self.known.values():
-            group.compile()
+            if group.by_op:
+                continue
+            try:
+                group.compile()
+            except Exception as error:  # whatever a pass of inductor raises
+                failed.append((group, error))
+                if not self._some and len(failed) == _MOST_FAILURES:
+                    raise
+            else:
+                self._some = True
+        if failed and not self._some:
+            raise failed[0][1]
+        for group, why in failed:
+            group.run_by_op()
+            ops = ", ".join(dict.fromkeys(str(call.target) for call in group.calls))
+            line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({ops})"
+            warnings.warn(line, CompileWarning, stacklevel=4)
 
     def join(
         self, program: Program, parts: Sequence[Call], outputs: Sequence[int]
@@ -184,6 +226,11 @@ class Groups:
             )
         layouts = [_layout(program.values[v]) for v in inputs]
         return self._known(parts, layouts, [local[v] for v in outputs]), list(inputs)
+
+
+def reason(error: Exception) -> str:
+    """What inductor raised, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _flattened(

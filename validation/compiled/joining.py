@@ -166,7 +166,11 @@ class _Joiner:
             phase=calls[-1].phase,
             once=any(call.once for call in calls),
         )
-        seconds, workspace = self.measure(program, call)
+        try:
+            seconds, workspace = self.measure(program, call)
+        except Exception:  # inductor cannot compile them together, as it could each part
+            self.refused.add(group.key)
+            return -1
         apart = sum(self.measure(program, part)[0] for part in calls)
         if seconds > QUICKER * apart:
             self.refused.add(group.key)

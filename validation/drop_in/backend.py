@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from ..torch_private import joint_graphs as private
 from ..torch_private.dynamo_settings import guard_hooks
 from ..torch_private.joint_graphs import Strides
 from ..torch_private.sharded_groups import gathers_around
+from ..torch_private.skipped_frames import tell_of_skipped
 from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts, refuse_second_derivatives
 from .joint_part import joint_part
@@ -56,6 +58,7 @@ def schedsim(
             hint="in_place=True",
         )
     guard_hooks()
+    tell_of_skipped(schedsim, _say_skipped)
     python = TracedPython(graph_module)
     part = compiled_part(session_of(options), graph_module, inputs)
 
@@ -64,6 +67,17 @@ def schedsim(
         return part(*arguments)
 
     return run
+
+
+def _say_skipped(code: CodeType, reason: str) -> None:
+    """Say that there is no graph of a function to plan."""
+    warnings.warn(
+        f"Dynamo does not trace {code.co_qualname}: {reason}; what it calls is within the budget "
+        "where Dynamo traces that by itself, what it computes is not "
+        "(schedsim.rematerialize(model, inputs, budget, in_place=True) plans recurrent layers)",
+        PlainStepWarning,
+        stacklevel=2,
+    )
 
 
 def session_of(options: Mapping[str, Any] | None) -> Session:
@@ -149,3 +163,6 @@ def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callab
         return found
 
     return run
+
+
+tell_of_skipped(schedsim, _say_skipped)  # before Dynamo looks at the first function

@@ -161,6 +161,22 @@ def test_other_norms_and_outputs_keep_their_layout(uncompiled):
     assert [name for name, right in checks if not right] == []
 
 
+def test_an_image_that_is_viewed_as_a_row_is_copied_first(uncompiled):
+    """A view of all of its entries, as a discriminator's head takes it, needs the traced layout."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(8 * 4 * 4, 1)
+    )
+    inputs, loss = (torch.randn(3, 3, 8, 8), torch.randn(3, 1)), nn.functional.mse_loss
+    captured = captured_step(model, inputs, loss)
+    assert with_channels_last(parts := decompose(captured.program)) is not parts
+    program = fused(captured.program, Groups())
+    graph = to_graph(program, "fused", captured.graph.static_bytes)
+    module = replace(captured, program=program, graph=graph).module(Schedule.store_all(graph))
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
+
+
 def test_steps_without_images_stay_as_they_are():
     for make in (gated, lambda: signals(nn.Conv1d(2, 3, 3))):
         parts = decompose(captured_step(*make()).program)

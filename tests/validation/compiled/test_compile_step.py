@@ -19,6 +19,7 @@ from schedsim.validation.guards.differential import Difference  # noqa: E402
 from schedsim.validation.step_planning import BlockLevelWarning  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim import Schedule  # noqa: E402
 from schedsim.errors import UnsupportedError  # noqa: E402
 
 needs_compiler = pytest.mark.skipif(
@@ -81,6 +82,50 @@ def test_a_compiler_that_fails_is_said(monkeypatch):
     with pytest.warns(CompileWarning, match="runs uncompiled: RuntimeError: no compiler here"):
         found = compiled_where_it_works(captured)
     assert found.graph is captured.graph
+
+
+def test_a_group_that_inductor_cannot_compile_runs_by_op(monkeypatch):
+    """It alone, with a line; it writes over no input, because its own code has inner tensors."""
+    names = []
+
+    def fails_for_tanh(self, function):
+        if any("tanh" in str(call.target) for call in self.calls):
+            raise ValueError("an odd stride")
+        names.append(self.__name__)
+        return lambda tensors: function(*tensors)
+
+    monkeypatch.setattr(FusedGroup, "compiled_as", fails_for_tanh)
+    model, inputs, loss = dropped()
+    captured = captured_step(model, inputs, loss)
+    with pytest.warns(CompileWarning, match="ValueError: an odd stride .*tanh") as said:
+        found = compiled_where_it_works(captured)
+    groups = [c for c in found.program.calls if isinstance(c.target, FusedGroup)]
+    by_op = [c for c in groups if c.target.by_op]
+    assert len({c.target for c in by_op}) == len(said) > 0
+    assert len(by_op) < len(groups)
+    assert all(c.takes_over < 0 and c.target.__name__ not in names for c in by_op)
+    module = found.module(Schedule.store_all(found.graph))
+    module(*inputs).backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_the_backend_says_that_there_is_no_compiler(monkeypatch):
+    """Each part runs uncompiled within the budget, with one line each, and the loop goes on."""
+
+    def fails(self, function):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(FusedGroup, "compiled_as", fails)
+    torch._dynamo.reset()
+    model, inputs, loss = gated(2)
+    options = {"budget": "90%", "compile": True}
+    module = torch.compile(model, backend="schedsim", options=options)
+    with pytest.warns(CompileWarning, match="no compiler here") as said:
+        found = left_by(lambda x, t: loss(module(x), t), model, inputs)
+    assert all(
+        "step runs uncompiled" in str(w.message) for w in said if w.category is CompileWarning
+    )
+    assert_close(found, left_by(lambda x, t: loss(model(x), t), model, inputs))
 
 
 def test_a_compiled_step_that_is_another_is_planned_by_blocks(monkeypatch):

@@ -74,3 +74,15 @@ def test_what_is_not_quicker_stays_apart(uncompiled):
     assert not joined.parts
     assert len(joined.program.calls) == len(set(map(id, joined.program.calls)))
     assert max(joined.runs) < len(op_calls(joined.program))
+
+
+def test_what_inductor_cannot_compile_together_stays_apart(uncompiled):
+    """Each part was compiled by itself, so that the step runs as before."""
+
+    def fails(name):
+        raise RuntimeError(f"no code for {name}")
+
+    model, inputs, loss, module, joined = joined_step(gated, 10**9, seconds=fails)
+    assert not joined.parts
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
