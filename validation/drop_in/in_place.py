@@ -45,7 +45,12 @@ from ..torch_private.dynamo_settings import (
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
 from ..torch_private.pytrees import tree_map_only
-from ..torch_private.sharded_groups import gathers_around, reducing, states
+from ..torch_private.sharded_groups import (
+    frees_when_it_may,
+    gathers_around,
+    reducing,
+    states,
+)
 from ..torch_private.storage_refs import DataPlaces
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
@@ -313,6 +318,7 @@ def restore(model: nn.Module) -> nn.Module:
     """Remove the budget of `model`, and return it as it was before ``in_place=True``."""
     if isinstance(replacement_of(inside(model)), _BudgetedCall):
         call_instead(inside(model), None)
+        frees_when_it_may(model)
     return model
 
 
