@@ -15,6 +15,7 @@ from torch import Tensor
 from schedsim.errors import SchedsimError
 
 from ..torch_private.process_groups import default_group, default_store
+from ..torch_private.prompt_buffers import lent_to
 from .failures import (
     Interrupted,
     RankError,
@@ -283,13 +284,19 @@ class _Channel:
         deadline = None if until_s is None else time.monotonic() + until_s
         mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(num)]
-        size = torch.tensor([mine.numel()])
-        self._waited(dist.all_gather(sizes, size, group=self.group, async_op=True), deadline)
+
+        def gathered(*tensors: Tensor) -> None:
+            *outputs, given = tensors
+            work = dist.all_gather(outputs, given, group=self.group, async_op=True)
+            self._waited(work, deadline)
+
+        # What gloo's thread holds a little longer would count in the step that begins after this.
+        lent_to(gathered, *sizes, torch.tensor([mine.numel()]))
         most = max(int(one) for one in sizes)
         padded = torch.zeros(most, dtype=torch.uint8)
         padded[: mine.numel()] = mine
         texts = [torch.zeros(most, dtype=torch.uint8) for _ in range(num)]
-        self._waited(dist.all_gather(texts, padded, group=self.group, async_op=True), deadline)
+        lent_to(gathered, *texts, padded)
         self.turn += 1
         pairs = zip(texts, sizes, strict=True)
         return [pickle.loads(bytes(text[: int(one)].tolist())) for text, one in pairs]

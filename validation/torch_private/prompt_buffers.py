@@ -64,11 +64,10 @@ class _PromptAllGather(_Prompt):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
     ) -> Any:
-        held = _Held(output_tensor, input_tensor)
-        work = self.original(output_tensor, input_tensor, group, async_op)
-        if work is None:  # otherwise the caller waits, at another time
-            held.wait()
-        return work
+        if async_op:  # the caller waits, at another time
+            return self.original(output_tensor, input_tensor, group, async_op)
+        lent_to(lambda out, given: self.original(out, given, group), output_tensor, input_tensor)
+        return None
 
 
 class _PromptReduceScatter(_Prompt):
@@ -85,28 +84,22 @@ class _PromptReduceScatter(_Prompt):
         if async_op:
             return self.original(output_tensor, input_tensor, group, op, async_op)
         copy = input_tensor.clone()
-        held = _Held(copy)
-        dist.all_reduce(copy, op=op, group=group)
-        held.wait()
+        lent_to(lambda one: dist.all_reduce(one, op=op, group=group), copy)
         output_tensor.copy_(copy.chunk(group.size())[group.rank()])
         return None
 
 
-class _Held:
-    """Tensors, and how many hold them before a collective."""
+def lent_to(collective: Callable[..., object], *tensors: Tensor) -> None:
+    """Call ``collective(*tensors)``, which waits for its end; return when it holds them no more.
 
-    def __init__(self, *tensors: Tensor) -> None:
-        self._tensors = tensors
-        self._counts = [num_holders(tensor) for tensor in tensors]
-
-    def wait(self) -> None:
-        """Return when no more hold them than before."""
-        deadline, turns = time.monotonic() + LONGEST_S, 0
-        while any(
-            num_holders(tensor) > count
-            for tensor, count in zip(self._tensors, self._counts, strict=True)
-        ):
-            turns += 1
-            time.sleep(0 if turns < 100 else 1e-4)  # gives up the core, and Python's lock
-            if time.monotonic() > deadline:
-                return
+    It gets other tensors of the same memory. Of a tensor that Python knows, the count of references
+    falls before the thread has given up the last one, which Python's lock may delay.
+    """
+    counts = [num_holders(tensor) for tensor in tensors]
+    collective(*[tensor.detach() for tensor in tensors])
+    deadline, turns = time.monotonic() + LONGEST_S, 0
+    while any(num_holders(t) > count for t, count in zip(tensors, counts, strict=True)):
+        turns += 1
+        time.sleep(0 if turns < 100 else 1e-4)  # gives up the core, and Python's lock
+        if time.monotonic() > deadline:
+            return
