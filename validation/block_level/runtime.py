@@ -23,6 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from schedsim.errors import SchedsimError
 
 from ..guards.watched_places import NO_PLACES, Places
+from ..ranks.ranks import ALONE
 from ..torch_private.pytrees import tree_flatten, tree_unflatten
 from ..torch_private.storage_refs import storage_key
 from .autograd_ends import ANCHOR, START, Gate, bundle_of, compact
@@ -101,6 +102,7 @@ class BlockStep:
     ) -> None:
         self.layout, self.program, self.inputs = layout, program, inputs
         self.observer = observer
+        self.ranks = ALONE
         self.copies = Copies(self, mover) if program.has_copies and mover is not None else None
         self.values: dict[int, Any] = {}
         self.gradients: dict[tuple[int, int], list[Tensor | None]] = {}

@@ -433,7 +433,7 @@ class _BudgetedCall:
     def _planned(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         self._num_forwards = before = self.session.num_forwards
         breaks = graph_breaks()
-        with self.session.tracing():
+        with self.session.tracing(), self.session.running():
             replaced = changed_methods(self._methods)
             run = self._run_for((*map(os.environ.get, self._variables), *replaced))
             try:
