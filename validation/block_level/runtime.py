@@ -282,7 +282,7 @@ class BlockStep:
         """
         last = len(self.layout.parts)
         bundle = self.bundles.get(last - 1)
-        kept = cell.kept | bundle.cell.kept if bundle is not None else cell.kept
+        kept = set(cell.kept) | (set(bundle.cell.kept) if bundle is not None else set())
         leaves = [leaf for leaf in leaves_of(self.values[last]) if isinstance(leaf, Tensor)]
         plain = all(leaf.layout == torch.strided for leaf in leaves)
         if plain and not kept & {storage_key(leaf) for leaf in leaves}:
