@@ -26,7 +26,7 @@ from schedsim.units import format_bytes
 from .block_level import capture_chain
 from .block_level.gradients_made import given_gradients
 from .block_level.repeated_forward import untouched
-from .block_level.scheduled_blocks import loss_of
+from .block_level.scheduled_blocks import ScheduledBlocks, loss_of
 from .block_level.transfers import measured_links
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
@@ -775,18 +775,27 @@ def planned_step(
     """`captured` with the module that runs `plan`; `settings` have chosen one way."""
     plan = with_origin(plan, captured, settings)
     assert plan.schedule is not None
-    module = _module(captured, plan)
+    module = _module(captured, plan, settings.ranks)
     if captured.splitter is not None:
         modules = {captured.part_size: module}
         for size, other in captured.others.items():
             smaller = _feasible(other, plan_captured(other, plan.budget_bytes, settings))
-            modules[size] = _module(other, smaller)
+            modules[size] = _module(other, smaller, settings.ranks)
         model: nn.Module = module.model  # type: ignore[assignment]
         module = AccumulatedStep(model, captured.splitter, lambda part: modules[part.num_samples])
     return PlannedStep(captured, plan, module, store_all_bytes, ways)
 
 
-def _module(captured: CapturedStep, plan: Plan) -> nn.Module:
+def _module(captured: CapturedStep, plan: Plan, ranks: Ranks) -> nn.Module:
+    module = _scheduled(captured, plan)
+    if ranks.bound:
+        for part in module.modules():
+            if isinstance(part, ScheduledBlocks):
+                part.ranks = ranks
+    return module
+
+
+def _scheduled(captured: CapturedStep, plan: Plan) -> nn.Module:
     assert plan.schedule is not None
     offloading = offloading_of(plan)
     if captured.level == "op":

@@ -77,7 +77,8 @@ def cluster(
     Parameters
     ----------
     preset
-        A name in `schedsim.clusters.ARCHITECTURES`.
+        A name in `schedsim.clusters.ARCHITECTURES`, or ``hf:`` before the path of a
+        ``config.json`` or the name of a published model.
     devices
         Number of devices; by default the product of the degrees. ``fsdp`` takes devices that the
         degrees leave.

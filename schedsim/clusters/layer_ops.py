@@ -328,7 +328,7 @@ class LayerWriter:
         part = self.scatter(out, "o.part")
         self._held(whole, mixed)
         part = self._after(part, "o.normed")
-        return self.add(given, part, "h", dropout=model.plain_norm)
+        return self.add(given, part, "h", dropout=model.dropout)
 
     @property
     def _turn_moves(self) -> int:
@@ -445,7 +445,7 @@ class LayerWriter:
         part = self.scatter(out, "m.part")
         self._held(whole, "act")
         part = self._after(part, "m.normed")
-        return self.add(given, part, "out", dropout=self.model.plain_norm)
+        return self.add(given, part, "out", dropout=self.model.dropout)
 
     def _perceptron(self, given: str, name: str, width: int, tokens: int) -> str:
         hidden = self.model.hidden

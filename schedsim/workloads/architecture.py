@@ -140,6 +140,8 @@ class Architecture:
         Number of learned positions; 0 for none.
     plain_norm
         Whether norms have a shift beside the gain, and every product a bias (as in GPT).
+    dropout
+        Whether the outputs of attention and MLP are dropped at random before they are added.
     post_norm
         Whether the outputs of attention and MLP pass a norm before they are added (as in Gemma).
     source
@@ -164,6 +166,7 @@ class Architecture:
     tied: bool = False
     positions: int = 0
     plain_norm: bool = False
+    dropout: bool = False
     post_norm: bool = False
     source: str = ""
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import SchedsimError, did_you_mean
 from .architecture import Architecture, AttentionSizes, ExpertSizes
+from .known_architectures import ARCHITECTURES
 from .presets import PRESETS, ModelConfig, config_of
 
 PREFIX = "hf:"
@@ -94,6 +96,28 @@ def hf_config(text: str) -> ModelConfig:
             )
         return PRESETS[known]
     return config_of(read_architecture(_document(name, text), _called(name), options))
+
+
+def hf_architecture(text: str) -> Architecture:
+    """The sizes of the language model that ``hf:...`` names.
+
+    Raises
+    ------
+    SchedsimError
+        As of `hf_config`, or the model is no language model.
+
+    Examples
+    --------
+    >>> hf_architecture("hf:mistralai/Mixtral-8x7B-v0.1").num_parameters
+    46702792704
+    """
+    name, _, rest = text.removeprefix(PREFIX).partition(",")
+    known = None if rest else _published(name)
+    if known is None:
+        return read_architecture(_document(name, text), _called(name), _options(text, rest))
+    if known not in ARCHITECTURES:
+        raise SchedsimError(f"{text} is no language model", hint="a cluster trains language models")
+    return ARCHITECTURES[known]
 
 
 def _published(name: str) -> str | None:
@@ -291,6 +315,35 @@ def _of_llama(sizes: _ConfigFields) -> Architecture:
     return _model(sizes, _heads(sizes, bias=bias, output_bias=bias), tied=False)
 
 
+def _of_tied_llama(sizes: _ConfigFields) -> Architecture:
+    return replace(_of_llama(sizes), tied=sizes.flag("tie_word_embeddings", True))
+
+
+def _of_mistral(sizes: _ConfigFields) -> Architecture:
+    return _model(sizes, _heads(sizes), tied=False)
+
+
+def _of_gpt_neox(sizes: _ConfigFields) -> Architecture:
+    """Attention and MLP may stand beside each other, which changes no size."""
+    bias = sizes.flag("attention_bias", True)
+    heads = _heads(sizes, bias=bias, output_bias=bias)
+    # Every head has keys of its own, whatever other fields say.
+    model = _model(sizes, replace(heads, num_kv_heads=heads.num_heads), tied=False)
+    return _with_layer_norms(sizes, model, "hidden_dropout")
+
+
+def _of_starcoder2(sizes: _ConfigFields) -> Architecture:
+    sizes.refuse("use_bias", bool, "an MLP without biases beside norms with shifts has no formula")
+    model = _model(sizes, _heads(sizes, bias=True, output_bias=True), tied=True)
+    return _with_layer_norms(sizes, model, "residual_dropout")
+
+
+def _with_layer_norms(sizes: _ConfigFields, model: Architecture, dropout: str) -> Architecture:
+    """`model` with two products in its MLPs, all with biases, and norms with shifts."""
+    drops = bool(sizes.fields.get(dropout))
+    return replace(model, gated=False, plain_norm=True, dropout=drops)
+
+
 def _of_qwen2(sizes: _ConfigFields) -> Architecture:
     return _model(sizes, _heads(sizes, bias=True), tied=False)
 
@@ -383,13 +436,21 @@ def _of_gpt2(sizes: _ConfigFields) -> Architecture:
         tied=sizes.flag("tie_word_embeddings", True),
         positions=sizes.number("n_positions"),
         plain_norm=True,
+        dropout=bool(sizes.fields.get("resid_pdrop", 0.1)),
         source="its config.json",
     )
 
 
 READERS: dict[str, Callable[[_ConfigFields], Architecture]] = {
     "llama": _of_llama,
-    "mistral": _of_llama,
+    "mistral": _of_mistral,
+    "ministral": _of_mistral,
+    "ministral3": _of_mistral,
+    "granite": _of_llama,
+    "smollm3": _of_tied_llama,
+    "gemma": _of_tied_llama,
+    "gpt_neox": _of_gpt_neox,
+    "starcoder2": _of_starcoder2,
     "phi3": _of_llama,
     "qwen2": _of_qwen2,
     "qwen3": _of_qwen3,

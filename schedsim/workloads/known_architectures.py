@@ -44,6 +44,7 @@ def _gpt(
         tied=True,
         positions=positions,
         plain_norm=True,
+        dropout=True,
         source=_KORTHIKANTI if vocab == 51200 else _GPT2,
     )
 
@@ -193,12 +194,12 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def get_architecture(name: str) -> Architecture:
-    """The model called `name`.
+    """The model called `name`, or the one whose configuration ``hf:...`` names.
 
     Raises
     ------
     SchedsimError
-        There is none; the hint names the nearest, or all.
+        There is none; the hint names the nearest, or all. Or the configuration has no formula.
 
     Examples
     --------
@@ -207,7 +208,11 @@ def get_architecture(name: str) -> Architecture:
     """
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
+    if name.startswith("hf:"):
+        from .hf_configs import hf_architecture
+
+        return hf_architecture(name)
+    every = f"one of {', '.join(ARCHITECTURES)}; or hf:PATH/config.json"
     raise SchedsimError(
-        f"--preset {name!r} is no language model",
-        hint=did_you_mean(name, ARCHITECTURES, f"one of {', '.join(ARCHITECTURES)}"),
+        f"--preset {name!r} is no language model", hint=did_you_mean(name, ARCHITECTURES, every)
     )

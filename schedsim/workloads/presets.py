@@ -63,7 +63,7 @@ def config_of(model: Architecture) -> TransformerConfig | LanguageModelConfig:
         gated=model.gated,
         rms_norm=llama,
         bias=plain,
-        dropout=plain,
+        dropout=model.dropout,
         dtype="fp16" if plain else "bf16",
         attention="eager" if plain else "flash",
     )

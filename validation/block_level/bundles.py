@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..torch_private.pytrees import tree_flatten, tree_map_only
-from ..torch_private.storage_refs import storage_key
+from ..torch_private.storage_refs import StorageWeakRef, storage_key, weakly
 
 
 @dataclass
@@ -20,8 +20,9 @@ class BundleState:
 
     `given`: gradients of the block's output, which the backward takes out. `summing`: parameters
     to whose gradients the backward adds, by the engine's own sums. `held`: the tensors that
-    the bundle keeps, where they may be copied to the host. `kept`: keys of the storages that it
-    keeps, or will look for.
+    the bundle keeps, where they may be copied to the host. `kept`: the storages that it keeps, or
+    will look for, by their keys. The references hold no memory; but while they last, no storage
+    made after one is freed gets its key.
     """
 
     inputs: Mapping[int, list[Any]] | None = None
@@ -30,7 +31,13 @@ class BundleState:
     resident: frozenset[int] = frozenset()
     gradients: dict[int, list[Tensor | None]] = field(default_factory=dict)
     held: list[weakref.ref[HeldContent]] = field(default_factory=list)
-    kept: set[int] = field(default_factory=set)
+    kept: dict[int, StorageWeakRef] = field(default_factory=dict)
+
+    def keep(self, tensor: Tensor) -> None:
+        """Note that the bundle keeps the storage of `tensor`, or will look for it."""
+        key = storage_key(tensor)
+        if key not in self.kept:
+            self.kept[key] = weakly(tensor)
 
 
 class HeldContent:
@@ -87,7 +94,7 @@ def packing(
         # cycle.
         if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
             return tensor.detach()
-        cell.kept.add(storage_key(tensor))
+        cell.keep(tensor)
         return _placed(tensor, places) or tensor.detach()
 
     def unpack(packed: Any) -> Tensor:
@@ -104,7 +111,7 @@ def holding(
     def pack(tensor: Tensor) -> Any:
         content: Any = tensor.detach()
         if tensor.layout == torch.strided and not (tensor.is_conj() or tensor.is_neg()):
-            cell.kept.add(storage_key(tensor))
+            cell.keep(tensor)
             content = _placed(tensor, places) or content
         held = HeldContent(content)
         cell.held.append(weakref.ref(held))

@@ -24,6 +24,7 @@ from schedsim.errors import SchedsimError
 
 from ..autocasts import Autocast
 from ..guards.watched_places import NO_PLACES, Places
+from ..ranks.ranks import ALONE
 from ..torch_private.pytrees import tree_flatten, tree_unflatten
 from ..torch_private.storage_refs import storage_key
 from .autograd_ends import ANCHOR, START, Gate, bundle_of, compact
@@ -102,6 +103,7 @@ class BlockStep:
     ) -> None:
         self.layout, self.program, self.inputs = layout, program, inputs
         self.observer = observer
+        self.ranks = ALONE
         self.copies = Copies(self, mover) if program.has_copies and mover is not None else None
         self.values: dict[int, Any] = {}
         self.gradients: dict[tuple[int, int], list[Tensor | None]] = {}
@@ -281,7 +283,7 @@ class BlockStep:
         """
         last = len(self.layout.parts)
         bundle = self.bundles.get(last - 1)
-        kept = cell.kept | bundle.cell.kept if bundle is not None else cell.kept
+        kept = set(cell.kept) | (set(bundle.cell.kept) if bundle is not None else set())
         leaves = [leaf for leaf in leaves_of(self.values[last]) if isinstance(leaf, Tensor)]
         plain = all(leaf.layout == torch.strided for leaf in leaves)
         if plain and not kept & {storage_key(leaf) for leaf in leaves}:

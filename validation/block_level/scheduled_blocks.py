@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from schedsim.errors import UnsupportedError
 
 from ..first_order import first_order
+from ..ranks.ranks import ALONE
 from ..torch_private.graph_tasks import goes_to_all_leaves
 from ..torch_private.module_tables import gradient_hooks
 from ..torch_private.pytrees import tree_leaves
@@ -40,7 +41,8 @@ class _Scheduled(torch.autograd.Function):
                 "gradients that it adds to the parameters' own",
                 hint="call backward() and read .grad, or level='op'",
             )
-        ctx.step.backward(gradient)
+        with ctx.step.ranks.running("run a step"):
+            ctx.step.backward(gradient)
         return None, None, None
 
 
@@ -59,6 +61,9 @@ class ScheduledBlocks(nn.Module):
         Op name -> how often it ran in the last step.
     observer : Observer or None
         It is told of every run.
+    ranks : Ranks
+        Those that run the same schedule, where running the model is a collective of theirs: an
+        error of one reaches all.
     mover : Mover or None
         For a schedule with copies: its host memory is ``mover.pool``.
     """
@@ -69,6 +74,7 @@ class ScheduledBlocks(nn.Module):
         self.loss: Callable[..., Tensor] | None = layout.loss
         self.run_counts: dict[str, int] = {}
         self.observer: Observer | None = None
+        self.ranks = ALONE
         self._layout, self._program = layout, program
         self.mover: Mover | None = None
         if program.has_copies:
@@ -99,10 +105,12 @@ class ScheduledBlocks(nn.Module):
         given = split_inputs(inputs, keywords, self._layout.num_extra)
         layout = replace(self._layout, loss=self.loss)
         step = BlockStep(layout, self._program, given, self.observer, self.mover)
+        step.ranks = self.ranks
         self.run_counts = step.counts
         generators = RandomState.now(layout.devices)
         try:
-            loss: Tensor = _Scheduled.apply(step, ANCHOR, self._asked())  # type: ignore[no-untyped-call]
+            with self.ranks.running("run a step"):
+                loss: Tensor = _Scheduled.apply(step, ANCHOR, self._asked())  # type: ignore[no-untyped-call]
         except OtherPath:
             generators.restore()  # the caller runs the step otherwise
             raise

@@ -86,6 +86,8 @@ class Sharding:
         states = tuple(dict.fromkeys(private.states(model)))  # one of several modules, once
         if not states:
             return None
+        for state in states:
+            private.frees_at_once(state)
         if any(map(private.prefetches, states)):
             raise UnsupportedError(
                 "parameters are to be gathered ahead (set_modules_to_forward_prefetch or "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -132,6 +133,10 @@ class GatheredSession(Session):
     def _plan_beside(self, lasting_bytes: int | None) -> None:
         if lasting_bytes is not None:
             self._gathered.begin(lasting_bytes)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Around a forward, in which ranks gather: an error of one reaches all."""
+        return self._ranks.running("run a step")
 
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
         """The number of the schedule by which `part` must run."""

@@ -47,7 +47,12 @@ from ..torch_private.global_settings import GlobalSettings
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
 from ..torch_private.pytrees import tree_map_only
-from ..torch_private.sharded_groups import gathers_around, reducing, states
+from ..torch_private.sharded_groups import (
+    frees_when_it_may,
+    gathers_around,
+    reducing,
+    states,
+)
 from ..torch_private.storage_refs import DataPlaces
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
@@ -315,6 +320,7 @@ def restore(model: nn.Module) -> nn.Module:
     """Remove the budget of `model`, and return it as it was before ``in_place=True``."""
     if isinstance(replacement_of(inside(model)), _BudgetedCall):
         call_instead(inside(model), None)
+        frees_when_it_may(model)
     return model
 
 
@@ -429,7 +435,7 @@ class _BudgetedCall:
     def _planned(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         self._num_forwards = before = self.session.num_forwards
         breaks = graph_breaks()
-        with self.session.tracing():
+        with self.session.tracing(), self.session.running():
             replaced = changed_methods(self._methods)
             seen = (GlobalSettings.now(), *map(os.environ.get, self._variables), *replaced)
             run = self._run_for(seen)

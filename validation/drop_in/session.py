@@ -130,6 +130,10 @@ class Session:
         self._meter: OutsideMeter | None = None
         self._marks: list[tuple[str, int]] = []
 
+    def running(self) -> AbstractContextManager[None]:
+        """Around a forward of the whole model, for sessions of several ranks."""
+        return nullcontext()
+
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
         """Mark the block as no step of the loop; it may come in the middle of a step."""

@@ -48,6 +48,8 @@ class ShardedState(HeldState):
         assert model is not None  # it runs
         found = list(dict.fromkeys(private.states(model)))
         self._states = tuple(map(weakref.ref, found))
+        for state in found:
+            private.frees_at_once(state)
         gathered = {id(t) for state in found for t in private.gathered(state)}
         shares = [t for state in found for t in private.shares(state)]
         whole = [t for t in (*model.parameters(), *model.buffers()) if id(t) not in gathered]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from schedsim.errors import SchedsimError
 
 from ..torch_private.process_groups import default_group, default_store
+from ..torch_private.prompt_buffers import lent_to
 from .failures import (
     Interrupted,
     RankError,
@@ -24,7 +25,7 @@ from .failures import (
     mark_elsewhere,
     told,
 )
-from .patience import GRACE_S, Lookout, wait_in_turns
+from .patience import GRACE_S, TURN_S, Lookout, wait_in_turns
 
 T = TypeVar("T")
 
@@ -103,6 +104,24 @@ class Ranks:
         channel.settle(what, error, may_be_blocked=runs_model and self.bound)
         return found
 
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Around a run of the model by ranks that are bound: if it fails on one, all raise.
+
+        Nothing is exchanged where it does not fail. Where it does, collectives of the model are
+        left open, and these ranks can plan together no more.
+
+        Raises
+        ------
+        Exception
+            The rank's own error, or a `RankError` with the message of the one that failed.
+        """
+        if self._channel is None or not self.bound:
+            yield
+            return
+        with self._channel.running(what):
+            yield
+
     def gather(self, value: Any, what: str = "agree") -> list[Any]:
         """`value` of every rank, in their order."""
         if self._channel is None:
@@ -171,6 +190,18 @@ class Ranks:
             self._channel.awaited(what)
 
 
+_RUN_FAILED = "run failed"
+"""Key of the message of a rank whose run of the model failed."""
+
+LAST_WORDS_S = 2.0
+"""Seconds in which a rank that has failed says so: its connections may end before."""
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    """Whether gloo raised `error` because another rank is gone."""
+    return isinstance(error, RuntimeError) and "onnection" in str(error)
+
+
 class _Channel:
     """The channel of one group: ranks gather small objects, and an error of one ends all."""
 
@@ -188,6 +219,7 @@ class _Channel:
         self.turn = 0  # number of exchanges; the same on all ranks
         self.phase = 0  # number of times that collectives of the model were to run
         self.broken = ""
+        self.is_watched = False  # whether a lookout is on
 
     @classmethod
     def of(cls, members: tuple[int, ...]) -> _Channel:
@@ -204,13 +236,64 @@ class _Channel:
         if not is_needed:
             return nullcontext()
         self.phase += 1
-        return Lookout(
-            self.store,
-            self._failed_key,
-            f"rank {self.rank}",
-            interrupts=not torch.cuda.is_available(),  # NCCL waits on the device
-            num_ranks=len(self.members),
-        )
+        return self._watched(self._failed_key)
+
+    @contextmanager
+    def _watched(self, key: str) -> Iterator[None]:
+        interrupts = not torch.cuda.is_available()  # NCCL waits on the device
+        name, num = f"rank {self.rank}", len(self.members)
+        was, self.is_watched = self.is_watched, True
+        try:
+            with Lookout(self.store, key, name, interrupts=interrupts, num_ranks=num):
+                yield
+        finally:
+            self.is_watched = was
+
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Around a run of the model; an error is told, and errors of others are raised."""
+        if self.is_watched:  # who watches tells
+            yield
+            return
+        try:
+            with self._watched(_RUN_FAILED):
+                yield
+        except Interrupted as error:
+            raise self._run_ended() from error
+        except Exception as error:
+            if is_agreed(error):
+                raise
+            if _is_lost_connection(error) and self._run_failed(LAST_WORDS_S):
+                raise self._run_ended() from error
+            self.broken = self.broken or "a step failed between two collectives of the model"
+            line = f"rank {self.rank} failed to {what}: {type(error).__name__}: {error}"
+            with suppress(RuntimeError):  # the store may be gone
+                if not self._run_failed():
+                    self.store.set(_RUN_FAILED, line)
+            agree_on(error)
+            raise
+
+    def _run_failed(self, patience_s: float = 0.0) -> bool:
+        """Whether a rank has said that its run failed, or says so soon."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                if self.store.check([_RUN_FAILED]):
+                    return True
+            except RuntimeError:
+                return False
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(TURN_S / 5)
+
+    def _run_ended(self) -> Exception:
+        self.broken = self.broken or "a step failed between two collectives of the model"
+        try:
+            line = str(self.store.get(_RUN_FAILED).decode(errors="replace"))
+        except RuntimeError:
+            line = "another rank was lost, and with it the store of the process group"
+        error: Exception = agree_on(RankError(line))
+        return error
 
     @property
     def _failed_key(self) -> str:
@@ -247,6 +330,8 @@ class _Channel:
             self.broken = self.broken or f"they lost each other: {error}"
             if own is not None:
                 raise agree_on(own) from None
+            if self._run_failed():
+                raise self._run_ended() from error
             raise agree_on(RankError(self._lost(what, error))) from error
         states = [row[0] for row in rows]
         if "cut" in states:
@@ -283,13 +368,19 @@ class _Channel:
         deadline = None if until_s is None else time.monotonic() + until_s
         mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(num)]
-        size = torch.tensor([mine.numel()])
-        self._waited(dist.all_gather(sizes, size, group=self.group, async_op=True), deadline)
+
+        def gathered(*tensors: Tensor) -> None:
+            *outputs, given = tensors
+            work = dist.all_gather(outputs, given, group=self.group, async_op=True)
+            self._waited(work, deadline)
+
+        # What gloo's thread holds a little longer would count in the step that begins after this.
+        lent_to(gathered, *sizes, torch.tensor([mine.numel()]))
         most = max(int(one) for one in sizes)
         padded = torch.zeros(most, dtype=torch.uint8)
         padded[: mine.numel()] = mine
         texts = [torch.zeros(most, dtype=torch.uint8) for _ in range(num)]
-        self._waited(dist.all_gather(texts, padded, group=self.group, async_op=True), deadline)
+        lent_to(gathered, *texts, padded)
         self.turn += 1
         pairs = zip(texts, sizes, strict=True)
         return [pickle.loads(bytes(text[: int(one)].tolist())) for text, one in pairs]
@@ -340,6 +431,8 @@ class _Channel:
         def give_up() -> None:
             if deadline is not None and time.monotonic() > deadline:
                 raise RuntimeError("other ranks did not answer in time")
+            if self._run_failed():
+                raise RuntimeError("another rank has failed")
 
         wait_in_turns(work.wait, give_up)
         return None

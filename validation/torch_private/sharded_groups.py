@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .prompt_buffers import release_as_before, release_promptly
+
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether ``fully_shard`` was called on `module` itself."""
@@ -130,6 +132,19 @@ def forget_smaller_shards(state: Any) -> None:
             if getattr(parameter, "_sharded_post_forward_param", None) is not None:
                 parameter._sharded_post_forward_param = None
                 parameter._sharded_post_forward_param_data = None
+
+
+def frees_at_once(state: Any) -> None:
+    """Let collectives of a state return when gloo has dropped their buffers."""
+    for group in groups(state):
+        release_promptly(group)
+
+
+def frees_when_it_may(model: nn.Module) -> None:
+    """End what `frees_at_once` began, for all states in `model`."""
+    for state in states(model):
+        for group in groups(state):
+            release_as_before(group)
 
 
 def watch_gathered(state: Any, freed: Callable[[int], None]) -> None:

@@ -40,6 +40,12 @@ As inductor's own code takes views: without the dispatcher, and unknown to autog
 """
 
 
+def num_holders(tensor: Tensor) -> int:
+    """How many references hold the storage of `tensor`, those of C++ included."""
+    storage = tensor.untyped_storage()  # a handle, which is counted as well
+    return int(torch._C._storage_Use_Count(storage._cdata))
+
+
 def is_view(tensor: Tensor) -> bool:
     """Whether autograd knows `tensor` as a view of another one."""
     return bool(tensor._is_view())

@@ -123,5 +123,5 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )(made)
     made = click.option("--devices", type=int, help="How many devices.")(made)
     return click.option(
-        "--preset", required=True, help="Model: llama3-8b, llama3-405b, deepseek-v3, ..."
+        "--preset", required=True, help="Model: llama3-8b, deepseek-v3, ...; hf:NAME or hf:PATH."
     )(made)

@@ -69,6 +69,61 @@ def test_errors_are_one_line(more, says, capsys):
     assert "hint:" in error
 
 
+def config_file(folder, **fields):
+    """A ``config.json`` of four small layers."""
+    sizes = {
+        "model_type": "starcoder2",
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "vocab_size": 5000,
+    }
+    path = folder / "config.json"
+    path.write_text(json.dumps({**sizes, **fields}))
+    return str(path)
+
+
+def test_a_model_by_its_configuration(tmp_path, capsys):
+    """Its parameters by hand, its source, a search, and settings for a framework.
+
+    A layer: 512 x (512 + 2 x 128) + 512 + 256 and 512 x 512 + 512 of attention, 2 x 512 x 2048 +
+    2048 + 512 of the MLP, 2 x 1024 of the norms; 5000 x 512 of the embedding, which is the head
+    too, and 1024 of the last norm.
+    """
+    small = ["--devices", "8", "--seq", "512"]
+    preset = f"hf:{config_file(tmp_path)}"
+    assert run(["cluster", "--preset", preset, *small]) == 0
+    out = capsys.readouterr().out
+    layer = 512 * 768 + 768 + 512 * 512 + 512 + 2 * 512 * 2048 + 2048 + 512 + 2 * 1024
+    assert f"{4 * layer + 5000 * 512 + 1024:,} parameters (its config.json)" in out
+    asked = [*small, "--mem", "4GB", "--global-batch", "16", "--search", "--effort", "4", "--json"]
+    assert run(["cluster", "--preset", preset, *asked]) == 0
+    assert json.loads(capsys.readouterr().out)["reserved_bytes"] <= 4 * 10**9
+    assert run(["cluster", "--preset", "hf:mistralai/Mistral-7B-v0.1", *small]) == 0
+    assert "7,241,732,096 parameters" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"model_type": "mamba2"}, "a model_type of 'mamba2' has no formula"),
+        ({"use_bias": False}, "use_bias False"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"num_hidden_layers": "four"}, "num_hidden_layers 'four' is not a whole number"),
+    ],
+)
+def test_a_configuration_that_has_no_formula_is_one_line(fields, says, tmp_path, capsys):
+    """The field, and what it holds."""
+    preset = f"hf:{config_file(tmp_path, **fields)}"
+    assert run(["cluster", "--preset", preset, "--devices", "8"]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("error:") == 1
+    assert not captured.out
+
+
 @pytest.mark.parametrize("option", sorted(CLUSTER))
 def test_every_option_is_seen(option, capsys):
     """Bytes or seconds differ where it is left out."""

@@ -8,7 +8,16 @@ import pytest
 
 from schedsim import SchedsimError
 from schedsim.workloads import PRESETS, WorkloadOptions, build_workload
-from schedsim.workloads.hf_configs import PUBLISHED, READERS, hf_config, read_architecture
+from schedsim.workloads.hf_configs import (
+    PUBLISHED,
+    READERS,
+    hf_architecture,
+    hf_config,
+    read_architecture,
+)
+from schedsim.workloads.language_model import language_model
+from schedsim.workloads.presets import config_of
+from schedsim.workloads.transformer import TransformerConfig, transformer_model
 
 SMALL = {
     "hidden_size": 64,
@@ -22,6 +31,13 @@ SMALL = {
 FAMILIES = {
     "llama": {},
     "mistral": {"head_dim": 32},
+    "ministral": {"head_dim": 32},
+    "ministral3": {"head_dim": 32},
+    "granite": {"attention_bias": True},
+    "smollm3": {"pad_token_id": 0},
+    "gemma": {"head_dim": 32},
+    "gpt_neox": {},
+    "starcoder2": {},
     "phi3": {"pad_token_id": 0},
     "qwen2": {},
     "qwen3": {"head_dim": 32, "tie_word_embeddings": True},
@@ -60,6 +76,15 @@ def test_parameters_are_those_of_the_model_that_transformers_makes(family):
     )
     found = read_architecture(config.to_dict(), family)
     assert found.num_parameters == model.num_parameters() - routing
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "starcoder2", "smollm3", "granite", "ministral"])
+def test_the_formula_of_a_family_has_its_parameters(family):
+    """However a plan accounts for it, by `transformer` or by `language_model`."""
+    model = read_architecture({"model_type": family, **SMALL}, family)
+    config = config_of(model)
+    make = transformer_model if isinstance(config, TransformerConfig) else language_model
+    assert make(config).num_parameters == model.num_parameters
 
 
 def test_every_family_is_tried():
@@ -190,3 +215,27 @@ def test_a_folder_with_a_dot_in_its_name_keeps_it(tmp_path):
     assert hf_config(f"hf:{folder}").name == "qwen2.5-7b"
     (tmp_path / "mine-1.5.json").write_text(json.dumps({"model_type": "llama", **SMALL}))
     assert hf_config(f"hf:{tmp_path / 'mine-1.5.json'}").name == "mine-1.5"
+
+
+def test_a_cluster_takes_the_same_names(tmp_path):
+    """A file with other sizes, a published name; what is no language model is refused."""
+    path = tmp_path / "made" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"model_type": "smollm3", **SMALL}))
+    found = hf_architecture(f"hf:{path},layers=5")
+    assert (found.name, found.num_layers, found.tied) == ("made", 5, True)
+    assert hf_architecture("hf:Qwen/Qwen3-8B").name == "qwen3-8b"
+    with pytest.raises(SchedsimError, match="no language model"):
+        hf_architecture("hf:openai/whisper-large-v3")
+    with pytest.raises(SchedsimError, match="neither a file nor a model that is known"):
+        hf_architecture("hf:nobody/nothing")
+
+
+def test_what_is_dropped_at_random_is_the_configurations():
+    """GPT-2 says so by itself; GPT-NeoX and StarCoder2 only where they ask for it."""
+    neox = {"model_type": "gpt_neox", **SMALL}
+    assert not read_architecture(neox, "neox").dropout
+    assert read_architecture({**neox, "hidden_dropout": 0.1}, "neox").dropout
+    gpt2 = {"model_type": "gpt2", "vocab_size": 120, **FAMILIES["gpt2"]}
+    assert read_architecture(gpt2, "gpt2").dropout
+    assert not read_architecture({**gpt2, "resid_pdrop": 0.0}, "gpt2").dropout

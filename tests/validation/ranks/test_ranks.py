@@ -40,6 +40,7 @@ class Block(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, width)
         self.fails_in = None
+        self.fails_backward = False
 
     def forward(self, x):
         """Two ops."""
@@ -47,7 +48,14 @@ class Block(nn.Module):
             self.fails_in -= 1
             if self.fails_in <= 0:
                 raise ValueError("the disk is full")
-        return torch.tanh(self.linear(x))
+        out = torch.tanh(self.linear(x))
+        if self.fails_backward and out.requires_grad:
+            out.register_hook(_full_disk)
+        return out
+
+
+def _full_disk(_):
+    raise ValueError("the disk is full")
 
 
 def data(num=64, width=16):
@@ -161,6 +169,71 @@ def test_a_rank_that_fails_in_the_middle_of_a_model_fails_all():
     )
     for row in (first, second):
         assert "start again" in row[1][1]
+
+
+def _failing_run(rank, where):
+    model = sharded_model()
+    if where == "in place":
+        schedsim.rematerialize(model, data(256)[0], "100%", in_place=True, effort=0.2)
+        module = model
+    else:
+        module = planned(model, data(), "90%")
+
+    def step():
+        inputs = data() if where != "in place" else data(256)[:1]
+        module(*inputs).sum().backward()
+
+    def watched():
+        with schedsim.watch(module):
+            step()
+
+    step()
+    if rank == 1:
+        model[2].fails_in = None if where == "backward" else 1
+        model[2].fails_backward = where == "backward"
+    found = [said(watched if where == "watch" else step)]
+    model[2].fails_in, model[2].fails_backward = None, False
+    return [*found, said(step)]
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "watch", "in place"])
+def test_a_rank_that_fails_in_a_step_fails_all(where):
+    """The other stands in a collective, and hears why within seconds; not from gloo, if at all.
+
+    Whoever catches the error and goes on is told to start again.
+    """
+    first, second = run_ranks(_failing_run, 2, where, timeout_s=120)
+    assert second[0] == ("ValueError", "the disk is full")
+    assert first[0] == TOLD
+    for row in (first, second):
+        assert row[1][0] == "RankError"
+        assert "start again" in row[1][1]
+
+
+TOLD = ("RankError", "rank 1 failed to run a step: ValueError: the disk is full")
+
+
+def _ending(rank):
+    import os
+    import sys
+
+    model = sharded_model()
+    module = planned(model, data(), "90%")
+    module(*data()).backward()
+    if rank == 0:
+        found = said(lambda: module(*data()).backward())
+        sys.stderr.write(f"{found}\n")
+        os._exit(0 if found == TOLD else 1)
+    model[2].fails_in = 1
+    try:
+        module(*data()).backward()
+    except ValueError:
+        os._exit(3)  # its connections end at once
+
+
+def test_the_last_words_of_a_rank_that_ends_reach_the_others():
+    """In place of gloo's message that a connection was closed."""
+    assert run_ranks(_ending, 2, timeout_s=120, allow_exit=True) == [0, 3]
 
 
 def _failing_loss(rank):
