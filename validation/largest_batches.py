@@ -111,7 +111,7 @@ def _run(case: BatchCase, batch: int, device: str, plan: Plan | None) -> dict[st
     workload, budget_bytes = workload_of(captured), parse_bytes(case.budget)
     planned = ""
     if plan is None:
-        any_plan = {"allocator_options": {"any_plan": True}}
+        any_plan: dict[str, Any] = {"allocator_options": {"any_plan": True}}
         asked = plan = try_plan(workload, budget_bytes, "auto", **any_plan)
         planned = asked.status
         if asked.min_feasible_bytes and not asked.feasible:

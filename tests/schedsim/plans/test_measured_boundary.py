@@ -41,7 +41,7 @@ def test_few_looks_where_memory_grows_by_a_line(static, slope, size, rest, share
         seen.append(number)
         return least(number) <= budget
 
-    found = measured_boundary(fits, lambda n: least(n) * share // 100, budget, 2**20)
+    found = measured_boundary(fits, lambda n: static + slope * n * share // 100, budget, 2**20)
     assert found == size
     assert all(number > size // 4 for number in seen)
     assert len(seen) <= (6 if share == 100 and size >= 8 else 8 + 2 * size.bit_length())
