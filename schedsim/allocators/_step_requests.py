@@ -38,7 +38,7 @@ class StepRuns(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Played(Record):
+class PlayedStep(Record):
     """What is written; see `play_step`.
 
     Attributes
@@ -59,7 +59,7 @@ class Played(Record):
 
 
 @kernel
-def release_block(played: Played, block: int, event: int) -> None:
+def release_block(played: PlayedStep, block: int, event: int) -> None:
     """Give a block back, if it is there."""
     item = played.live[block]
     if item == NONE:
@@ -72,7 +72,7 @@ def release_block(played: Played, block: int, event: int) -> None:
 
 
 @kernel
-def live_block(tables: RecordTables, played: Played, tensor: int) -> Any:
+def live_block(tables: RecordTables, played: PlayedStep, tensor: int) -> Any:
     """The first block of a tensor that is there, or `NONE`."""
     if tensor == NONE:
         return NONE
@@ -86,7 +86,7 @@ def live_block(tables: RecordTables, played: Played, tensor: int) -> Any:
 def play_record(
     tables: RecordTables,
     runs: StepRuns,
-    played: Played,
+    played: PlayedStep,
     row: int,
     number: int,
     label: int,
@@ -125,7 +125,7 @@ def play_record(
 
 
 @kernel
-def play_runs(tables: RecordTables, runs: StepRuns, played: Played, num_tensors: int) -> None:
+def play_runs(tables: RecordTables, runs: StepRuns, played: PlayedStep, num_tensors: int) -> None:
     """The records of the runs, each with the ends of tensors after it."""
     for number in range(runs.rows.size):
         label, event = num_tensors + number, 2 * number
@@ -150,7 +150,7 @@ def play_step(tables: RecordTables, runs: StepRuns, end_row: int) -> tuple[Ints,
     lengths = np.diff(tables.start)
     most = int(lengths[runs.rows].sum() + lengths[end_row])
     num_blocks, num_tensors = tables.block_bytes.size, len(tables.tensors)
-    played = Played(
+    played = PlayedStep(
         items=np.empty(2 * most, np.int64),
         events=np.empty(2 * most, np.int64),
         sizes=np.empty(most, np.int64),

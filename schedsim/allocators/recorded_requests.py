@@ -76,12 +76,12 @@ class _Player:
         prefix = self._resident()
         step_events = 2 * len(self.names)
         parts = [prefix]
-        later: _Part | None = None
+        later: _ItemRun | None = None
         for step in range(self.num_steps):
             first = step == 0
             if first or later is None:
                 runs = self.first_runs if first else self.runs
-                part = _Part(*play_step(tables, runs, table_ends[0 if first else 1]))
+                part = _ItemRun(*play_step(tables, runs, table_ends[0 if first else 1]))
                 # All steps but the first are alike; the first, too, where it makes nothing.
                 if not first or (
                     not self.recorded.first_records
@@ -116,7 +116,7 @@ class _Player:
         of_runs = [f"of {name}" for name in self.names]
         return [*self.recorded.tables.tensors, *of_runs, "at the step's end", *_RESIDENT]
 
-    def _resident(self) -> _Part:
+    def _resident(self) -> _ItemRun:
         """The requests before the first step."""
         gaps, live_bytes = [], 0
         items: list[int] = []
@@ -148,7 +148,7 @@ class _Player:
         if rest > 0:
             ask(rest)
             labels.append(static)
-        return _Part(
+        return _ItemRun(
             np.array(items, dtype=np.int64),
             np.full(len(items), -1, dtype=np.int64),
             np.array(sizes, dtype=np.int64),
@@ -160,7 +160,7 @@ class _Player:
         return len(self.recorded.tables.tensors) + len(self.names) + 1 + len(_RESIDENT)
 
 
-class _Part(NamedTuple):
+class _ItemRun(NamedTuple):
     """Requests that follow one another; items are numbered from 0, events from the step's start."""
 
     items: NDArray[np.int64]
