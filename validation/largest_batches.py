@@ -111,12 +111,11 @@ def _run(case: BatchCase, batch: int, device: str, plan: Plan | None) -> dict[st
     workload, budget_bytes = workload_of(captured), parse_bytes(case.budget)
     planned = ""
     if plan is None:
-        asked = try_plan(workload, budget_bytes, "auto")
+        any_plan: dict[str, Any] = {"allocator_options": {"any_plan": True}}
+        asked = plan = try_plan(workload, budget_bytes, "auto", **any_plan)
         planned = asked.status
-        least_bytes = asked.min_feasible_bytes
-        plan = (
-            try_plan(workload, least_bytes, "auto") if least_bytes and not asked.feasible else asked
-        )
+        if asked.min_feasible_bytes and not asked.feasible:
+            plan = try_plan(workload, asked.min_feasible_bytes, "auto", **any_plan)
     if plan.schedule is None:
         return {"planned": planned}
     steps = MeasuredSteps(target, captured, {PLANNED: plan.schedule})

@@ -30,7 +30,7 @@ Found = TypeVar("Found", bound=_Fitting)
 
 
 @dataclass(frozen=True, slots=True)
-class _Repeat:
+class Repeat:
     """A repeated run, by its number among all runs of its op, and what leaving it out saves."""
 
     op: str
@@ -64,7 +64,7 @@ def fewer_repeats(
     -----
     O(n) for each repeated run and for each try, beside `fitting`, for n runs.
     """
-    rows, position = _repeats(graph, names), 0
+    rows, position = repeats(graph, names), 0
     size = max(1, len(rows) // _FIRST_SHARE)
     gone: set[tuple[str, int]] = set()
     for _ in range(most_tries):
@@ -85,7 +85,7 @@ def fewer_repeats(
 
 def one_repeat_fewer(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """`names` without one repeated run, for each of them; runs repeated for it alone go, too."""
-    for row in _repeats(graph, names):
+    for row in repeats(graph, names):
         yield without_runs(graph, names, {(row.op, row.number)})
 
 
@@ -118,13 +118,13 @@ def _numbers(names: Sequence[str]) -> list[int]:
     return found
 
 
-def _repeats(graph: Graph, names: Sequence[str]) -> list[_Repeat]:
+def repeats(graph: Graph, names: Sequence[str]) -> list[Repeat]:
     """The repeated runs, those first that save most time for a byte."""
     ops = {op.name: op for op in graph.ops}
     found = []
     for name, number in zip(names, _numbers(names), strict=True):
         op = ops[name]
         if number and op.time_s > 0:
-            found.append(_Repeat(name, number, op.time_s, max(1, sum(op.writes.values()))))
+            found.append(Repeat(name, number, op.time_s, max(1, sum(op.writes.values()))))
     found.sort(key=lambda row: (-row.saved_s / row.held_bytes, row.op, row.number))
     return found

@@ -14,6 +14,7 @@ from ..plans.setting import AllocatorChoice
 from ..simulation.schedule import Schedule
 from . import check_allocator, play, requests_of_steps
 from .fewer_repeats import fewer_repeats
+from .swapped_repeats import swapped_repeats
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
@@ -37,10 +38,10 @@ _FIRST_STEP = 0.02
 _FULL = 0.99
 """A plan that reserves this share of its budget is left as it is."""
 
-_LEAST_TRIES, _MOST_TRIES = 40, 400
-"""How many schedules with fewer repeated runs are tried."""
+_LEAST_TRIES, _MOST_TRIES = 40, 2000
+"""How many schedules with fewer, or with other, repeated runs are tried."""
 
-_MOST_PLAYED = 2_000_000
+_MOST_PLAYED = 10_000_000
 """How many requests and releases of a step these tries play, beyond the least number of tries."""
 
 # Inner budgets closer than this share of the budget count as equal.
@@ -246,7 +247,7 @@ class _WithinReserved:
         return best
 
     def with_fewer_repeats(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
-        """`best`, or a faster plan that leaves out some of its repeated runs and fits, too."""
+        """`best`, or a faster plan that leaves out or swaps repeated runs, and fits, too."""
         given = best.plan
         assert given.schedule is not None
         if best.within_bytes >= _FULL * self.budget_bytes or given.setting.copies is not None:
@@ -263,7 +264,12 @@ class _WithinReserved:
             found = self.played(plan, self.budget_bytes)
             return found if found.fits and not (spare_waits and found.num_emptied) else None
 
-        return fewer_repeats(run, given.schedule.names, best, fitting, self.most_tries)
+        fewer = fewer_repeats(run, given.schedule.names, best, fitting, self.most_tries)
+        if fewer.within_bytes >= _FULL * self.budget_bytes:
+            return fewer
+        assert fewer.plan.schedule is not None
+        names = fewer.plan.schedule.names
+        return swapped_repeats(run, names, fewer, fitting, self.most_tries)
 
     @property
     def most_tries(self) -> int:
@@ -273,7 +279,7 @@ class _WithinReserved:
     @property
     def most_probes(self) -> int:
         """How many plans are tried where none was found to fit; fewer for a large step."""
-        return max(_LEAST_PROBES, min(_PROBES, _MOST_PLAYED // (2 * self.num_events)))
+        return max(_LEAST_PROBES, min(_PROBES, _MOST_PLAYED // (10 * self.num_events)))
 
     @property
     def num_events(self) -> int:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..dataflow.record_tables import NONE
+from ._step_requests import StepRuns, play_step
 from .caching import SMALL_SEGMENT
 from .requests import Requests
 
 if TYPE_CHECKING:
     from ..dataflow.recorded_step import RecordedStep
     from ..simulation.result import Simulation
+
+_RESIDENT = ("resident", "static bytes")
+"""Labels of what is requested before the first step."""
 
 
 def recorded_requests(
@@ -57,105 +63,137 @@ class _Player:
     def __init__(self, simulation: Simulation, recorded: RecordedStep, num_steps: int) -> None:
         self.recorded, self.num_steps = recorded, num_steps
         self.names = simulation.run_names
-        self.saving = saving_runs(self.names)
         graph = simulation._graph
         self.given_bytes = graph.static_bytes + sum(graph.inputs.values())
-        self.dying = _dying(simulation)
-        self.taken, self.bare = _taken_over(simulation), _without_optional(simulation)
-        self.sizes: list[int] = []
-        self.labels: list[str] = []
-        self.items: list[int] = []
-        self.events: list[int] = []
-        self.live: dict[int, int] = {}  # block -> item
+        self.runs = _runs_of(simulation, recorded, first=False)
+        self.first_runs = self.runs
+        if recorded.first_records:
+            self.first_runs = _runs_of(simulation, recorded, first=True)
 
     def played(self) -> Requests:
+        """The resident blocks, then the steps."""
+        tables, table_ends = self.recorded.tables, self.recorded.tables.ends
+        prefix = self._resident()
+        step_events = 2 * len(self.names)
+        parts = [prefix]
+        later: _ItemRun | None = None
+        for step in range(self.num_steps):
+            first = step == 0
+            if first or later is None:
+                runs = self.first_runs if first else self.runs
+                part = _ItemRun(*play_step(tables, runs, table_ends[0 if first else 1]))
+                # All steps but the first are alike; the first, too, where it makes nothing.
+                if not first or (
+                    not self.recorded.first_records
+                    and self.recorded.first_end == self.recorded.later_end
+                ):
+                    later = part
+            else:
+                part = later
+            parts.append(part)
+        items, events, sizes, labels = [], [], [], []
+        num_items = 0
+        for number, part in enumerate(parts):
+            items.append(np.where(part.items >= 0, part.items + num_items, part.items - num_items))
+            events.append(part.events + step_events * max(0, number - 1))
+            sizes.append(part.sizes)
+            labels.append(part.labels)
+            num_items += part.sizes.size
+        names = np.array(self._labels(), dtype=object)
+        return Requests(
+            np.concatenate(items),
+            np.concatenate(events),
+            np.concatenate(sizes),
+            np.zeros(num_items, dtype=np.int64),
+            tuple(names[np.concatenate(labels)].tolist()),
+            step_events * self.num_steps,
+            rounding_bytes=self.rounding_bytes,
+            empty_before=self.empty_before,
+        )
+
+    def _labels(self) -> list[str]:
+        """What a label of an item means: a tensor, a run, or one of three others."""
+        of_runs = [f"of {name}" for name in self.names]
+        return [*self.recorded.tables.tensors, *of_runs, "at the step's end", *_RESIDENT]
+
+    def _resident(self) -> _ItemRun:
+        """The requests before the first step."""
         gaps, live_bytes = [], 0
+        items: list[int] = []
+        sizes: list[int] = []
         grows = bool(self.recorded.allocator_options.get("expandable_segments"))
+
+        def ask(size: int) -> int:
+            items.append(len(sizes))
+            sizes.append(size)
+            return len(sizes) - 1
+
         for segment in self.recorded.resident_segments:
             whole = sum(map(abs, segment))
             # request the segment's size first, which its blocks do not tell
             if whole > SMALL_SEGMENT and not grows:
-                self._give_back(self._ask(whole, "resident", -1), -1)
+                items.append(~ask(whole))
             for size in segment:
-                item = self._ask(abs(size), "resident", -1)
+                item = ask(abs(size))
                 if size < 0:
                     gaps.append(item)
                 live_bytes += max(0, size)
-        for item in gaps:
-            self._give_back(item, -1)
-        empty_before = len(self.items) if grows and gaps else 0
-        kept = self.recorded.kept_blocks
+        items += [~item for item in gaps]
+        self.empty_before = len(items) if grows and gaps else 0
         made_bytes = self.recorded.made_at_end_bytes + self.recorded.kept_bytes
         rest = self.given_bytes - live_bytes - made_bytes
+        self.rounding_bytes = max(0, -rest)
+        resident, static = self._num_labels - 2, self._num_labels - 1
+        labels = [resident] * len(sizes)
         if rest > 0:
-            self._ask(rest, "static bytes", -1)
-        num = len(self.names)
-        for step in range(self.num_steps):
-            at = 2 * num * step
-            for k, name in enumerate(self.names):
-                record = self.recorded.record_of(
-                    name, saves=k in self.saving, bare=k in self.bare, first=step == 0
-                )
-                self._play(record, f"of {name}", at + 2 * k, self.taken.get(k, {}))
-                for tensor in self.dying[k]:
-                    for block in self.recorded.held_by(tensor):
-                        self._release(block, at + 2 * k + 1)
-            ends = self.recorded.first_end if step == 0 else self.recorded.later_end
-            of_runs = [block for block in self.live if block not in kept]
-            self._play(ends, "at the step's end", at + 2 * num - 1)
-            for block in of_runs:
-                self._release(block, at + 2 * num - 1)
-            self.live.clear()  # blocks made there, and gradients that are kept, are never released
-        return Requests(
-            np.array(self.items, dtype=np.int64),
-            np.array(self.events, dtype=np.int64),
-            np.array(self.sizes, dtype=np.int64),
-            np.zeros(len(self.sizes), dtype=np.int64),
-            tuple(self.labels),
-            2 * num * self.num_steps,
-            rounding_bytes=max(0, -rest),
-            empty_before=empty_before,
+            ask(rest)
+            labels.append(static)
+        return _ItemRun(
+            np.array(items, dtype=np.int64),
+            np.full(len(items), -1, dtype=np.int64),
+            np.array(sizes, dtype=np.int64),
+            np.array(labels, dtype=np.int64),
         )
 
-    def _play(
-        self,
-        record: Sequence[int],
-        label: str,
-        event: int,
-        taken: Mapping[str, str] | None = None,
-    ) -> None:
-        """`record`; `taken`: of tensors in place, the tensor whose storage they take over."""
-        for block in record:
-            if block < 0:
-                self._release(~block, event)
-                continue
-            holder = self.recorded.holders[block]
-            if taken and holder in taken:
-                sources = self.recorded.held_by(taken[holder])
-                source = next((b for b in sources if b in self.live), None)
-                if source is not None:
-                    self.live[block] = self.live.pop(source)
-                    continue
-            self._release(block, event)  # of a run before that nobody gave back
-            size = self.recorded.block_bytes[block]
-            self.live[block] = self._ask(size, holder or label, event)
+    @property
+    def _num_labels(self) -> int:
+        return len(self.recorded.tables.tensors) + len(self.names) + 1 + len(_RESIDENT)
 
-    def _ask(self, size: int, label: str, event: int) -> int:
-        item = len(self.sizes)
-        self.sizes.append(size)
-        self.labels.append(label)
-        self.items.append(item)
-        self.events.append(event)
-        return item
 
-    def _release(self, block: int, event: int) -> None:
-        item = self.live.pop(block, None)
-        if item is not None:
-            self._give_back(item, event)
+class _ItemRun(NamedTuple):
+    """Requests that follow one another; items are numbered from 0, events from the step's start."""
 
-    def _give_back(self, item: int, event: int) -> None:
-        self.items.append(~item)
-        self.events.append(event)
+    items: NDArray[np.int64]
+    events: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+
+def _runs_of(simulation: Simulation, recorded: RecordedStep, *, first: bool) -> StepRuns:
+    """The record of each run, what dies after it, and whose storage its outputs take over."""
+    tables, names = recorded.tables, simulation.run_names
+    saving, bare = saving_runs(names), _without_optional(simulation)
+    rows = [
+        recorded.row_of(name, saves=k in saving, bare=k in bare, first=first)
+        for k, name in enumerate(names)
+    ]
+    number = tables.tensors
+    dying = [[number[t] for t in dead if t in number] for dead in _dying(simulation)]
+    over = _taken_over(simulation)
+    taken = [over.get(k, {}).items() for k in range(len(names))]
+    pairs = [
+        [(number[out], number.get(source, NONE)) for out, source in row if out in number]
+        for row in taken
+    ]
+    flat = [pair for row in pairs for pair in row]
+    return StepRuns(
+        np.array(rows, dtype=np.int64),
+        np.array([tensor for row in dying for tensor in row], dtype=np.int64),
+        np.cumsum([0, *map(len, dying)], dtype=np.int64),
+        np.array([out for out, _ in flat], dtype=np.int64),
+        np.array([source for _, source in flat], dtype=np.int64),
+        np.cumsum([0, *map(len, pairs)], dtype=np.int64),
+    )
 
 
 def _dying(simulation: Simulation) -> list[list[str]]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .record_tables import RecordTables
 
 SAVING = "+"
 """Suffix for the record of a forward run that keeps its saved bundle: its requests differ."""
@@ -63,9 +67,17 @@ class RecordedStep:
                 found.setdefault(holder, []).append(block)
         object.__setattr__(self, "_by_holder", found)
 
-    def held_by(self, tensor: str) -> list[int]:
-        """The blocks that die with `tensor`, whichever record requests them."""
-        return self._by_holder.get(tensor, [])
+    @property
+    def held_blocks(self) -> Mapping[str, list[int]]:
+        """By tensor, the blocks that die with it, whichever record requests them."""
+        return self._by_holder
+
+    @cached_property
+    def tables(self) -> RecordTables:
+        """The same in arrays."""
+        from .record_tables import RecordTables
+
+        return RecordTables.of(self)
 
     @property
     def made_at_end_bytes(self) -> int:
@@ -86,16 +98,14 @@ class RecordedStep:
         """Bytes of `kept_blocks`."""
         return sum(self.block_bytes[block] for block in self.kept_blocks)
 
-    def record_of(
-        self, op_name: str, *, saves: bool, bare: bool = False, first: bool = False
-    ) -> tuple[int, ...]:
-        """The record of a run of the op; of one that `saves` or is `bare`, where there is one.
+    def row_of(self, op_name: str, *, saves: bool, bare: bool = False, first: bool = False) -> int:
+        """The row in `tables` of the record of a run; of one that `saves` or is `bare`, if any.
 
-        `first` is for the first step.
+        `first` is for the first step. Row 0 is empty.
         """
-        records = self.first_records if first and self.first_records else self.records
-        if saves and op_name + SAVING in records:
-            return records[op_name + SAVING]
-        if bare and op_name + BARE in records:
-            return records[op_name + BARE]
-        return records.get(op_name, ())
+        rows = self.tables.first_rows if first else self.tables.rows
+        if saves and op_name + SAVING in rows:
+            return rows[op_name + SAVING]
+        if bare and op_name + BARE in rows:
+            return rows[op_name + BARE]
+        return rows.get(op_name, 0)

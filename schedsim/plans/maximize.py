@@ -17,7 +17,10 @@ from ..checks.checked_arguments import checked
 from ..dataflow.chain import Chain
 from ..dataflow.graph import COMPUTE, Graph
 from ..errors import InfeasibleBudgetError, SchedsimError
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
 from .budgets import sized_budget
+from .measured_boundary import measured_boundary, where_met
 from .plan import Plan
 from .scope import ANY_SCHEDULE, PERSISTENT
 
@@ -125,7 +128,9 @@ def maximize(
         Sizes are multiples of it.
     compare
         Whether sizes in between may be built and compared. ``False`` suits families where building
-        a size means measuring a model; the proof then covers the next size alone.
+        a size means measuring a model: the search then looks where the least budgets of the sizes
+        so far say that the budget is met, instead of doubling. For speed it plans the size at which
+        store-all just fits, and the proof covers the next size alone.
     **options
         Passed to the planner.
 
@@ -168,9 +173,17 @@ def maximize(
             given["allocator_options"] = {**(given.get("allocator_options") or {}), **_ANY}
         return try_plan(workload, bound_bytes, planner, **given)
 
+    def least_of(workload: Chain | Graph, size: int) -> int | None:
+        if isinstance(workload, Graph):  # it takes a search
+            return None
+        given = {**options, **further[size], "allocator": "exact", "allocator_options": None}
+        return try_plan(workload, 1, planner, **given).min_feasible_bytes
+
     bound_bytes = sized_budget(budget_bytes)
     search = _LargestSearch(workload_at, plan_of, work, step, max_size)
-    return search.run(unit, max_plans, compare)
+    if compare:
+        return search.run(unit, max_plans)
+    return search.run_measured(unit, bound_bytes, least_of)
 
 
 class _LargestSearch:
@@ -188,6 +201,7 @@ class _LargestSearch:
         self.most = max_size // step
         self.built: dict[int, Chain | Graph | None] = {}
         self.tried: dict[int, Sized | None] = {}
+        self.planned_well: set[int] = set()
 
     def workload(self, number: int) -> Chain | Graph | None:
         """The workload at the size ``number * step``; ``None`` if the family has none."""
@@ -220,7 +234,7 @@ class _LargestSearch:
         sized = self.at(number)
         return sized is not None and sized.plan.feasible
 
-    def run(self, unit: str, max_plans: int, compare: bool) -> Maximum:
+    def run(self, unit: str, max_plans: int) -> Maximum:
         """Find the largest size and the fastest."""
         if not self.fits(1):
             self._refuse()
@@ -232,22 +246,63 @@ class _LargestSearch:
         while high - best > 1:
             middle = (best + high) // 2
             best, high = (middle, high) if self.fits(middle) else (best, middle)
-        if compare:
-            best, top = self._beyond_gaps(best, min(top, best + _MOST_BUILT))
-        checked = max(top, best + 1) if compare else best + 1
-        checked = min(checked, self.most)
-        beyond = self.at(best + 1) if best < self.most else None
-        largest = self._planned_well(best)
-        fastest, fastest_proven = self._fastest(best, max_plans, compare)
+        best, top = self._beyond_gaps(best, min(top, best + _MOST_BUILT))
+        beyond = self._planned_beyond(best)
+        fastest, fastest_proven = self._fastest(best, max_plans)
+        return self._maximum(unit, max(top, best + 1), best, beyond, fastest, fastest_proven)
+
+    def run_measured(
+        self,
+        unit: str,
+        budget_bytes: int,
+        least_of: Callable[[Chain | Graph, int], int | None],
+    ) -> Maximum:
+        """The same with few sizes, each of which takes a measurement to build."""
+
+        def least_bytes(number: int) -> int | None:
+            workload = self.workload(number)
+            return None if workload is None else least_of(workload, number * self.step)
+
+        if not self.fits(1):
+            self._refuse()
+        best = measured_boundary(self.fits, least_bytes, budget_bytes, self.most)
+        beyond = self._planned_beyond(best)
+        stored = where_met(self._stored_bytes(), budget_bytes)
+        if stored is not None:
+            self.at(min(max(1, stored), best))
+        return self._maximum(unit, best + 1, best, beyond, self._fastest_planned(), False)
+
+    def _stored_bytes(self) -> dict[int, int]:
+        """The peak of store-all, of each size that was built."""
+        found = {}
+        for number, workload in self.built.items():
+            if workload is not None:
+                found[number] = simulate(workload, Schedule.store_all(workload)).peak_bytes
+        return found
+
+    def _planned_beyond(self, best: int) -> Sized | None:
+        """The next size after `best`, if there is one; `best` is planned well."""
+        self._planned_well(best)
+        return self.at(best + 1) if best < self.most else None
+
+    def _maximum(
+        self,
+        unit: str,
+        checked: int,
+        best: int,
+        beyond: Sized | None,
+        fastest: Sized,
+        fastest_proven: bool,
+    ) -> Maximum:
         proven = beyond is not None and _is_proof(beyond.plan)
         return Maximum(
             unit=unit,
-            largest=largest,
+            largest=self._planned(best),
             fastest=fastest,
             beyond=beyond,
             proof="limit" if best == self.most else "proven" if proven else "found",
             scope=str(beyond.plan.least.scope) if proven and beyond is not None else "",
-            checked_to=checked * self.step,
+            checked_to=min(checked, self.most) * self.step,
             fastest_proven=fastest_proven,
             tried=tuple(one for _, one in sorted(self.tried.items()) if one is not None),
         )
@@ -260,6 +315,9 @@ class _LargestSearch:
     def _planned_well(self, number: int) -> Sized:
         """The size with a plan that was sought as long as that of a single size."""
         sized, workload = self._planned(number), self.workload(number)
+        if number in self.planned_well:
+            return sized
+        self.planned_well.add(number)
         if workload is not None and workload.recorded is not None:
             better = self._sized(workload, sized.size, any_plan=False)
             if better.plan.feasible and better.rate > sized.rate:
@@ -289,12 +347,14 @@ class _LargestSearch:
             number += 1
         return best, top
 
-    def _fastest(self, best: int, max_plans: int, compare: bool) -> tuple[Sized, bool]:
-        """The size with the most work per second, and whether that is proven up to `best`."""
+    def _fastest_planned(self) -> Sized:
+        """The size with the most work per second of those planned so far, planned well."""
         fastest = max((one for one in self.tried.values() if one), key=lambda one: one.rate)
-        fastest = self._planned_well(fastest.size // self.step)
-        if not compare:
-            return fastest, False
+        return self._planned_well(fastest.size // self.step)
+
+    def _fastest(self, best: int, max_plans: int) -> tuple[Sized, bool]:
+        """The size with the most work per second, and whether that is proven up to `best`."""
+        fastest = self._fastest_planned()
         limits = []
         numbers = range(1, best + 1) if best <= _MOST_BUILT else _spread(best, _MOST_BUILT)[1:]
         for number in numbers:

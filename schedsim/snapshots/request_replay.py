@@ -59,9 +59,8 @@ def recorded_conf(snapshot: Snapshot) -> str:
 def requests_of(snapshot: Snapshot) -> Requests:
     """The requests of the recorded run, in order.
 
-    Blocks from before the record come first, largest first, as their order is not known. Streams
-    are
-    numbered in order of appearance.
+    Blocks from before the record come first. Their order is not known; in that of their addresses a
+    model's blocks share segments as they did. Streams are numbered in order of appearance.
     """
     sizes: list[int] = []
     names: list[str] = []
@@ -90,7 +89,7 @@ def requests_of(snapshot: Snapshot) -> Requests:
         for block in segment.blocks:
             if block.live and block.address not in made:
                 before.append((block.requested_bytes, block.address, segment.stream))
-    for size, address, stream in sorted(before, reverse=True):
+    for size, address, stream in sorted(before, key=lambda row: row[1]):
         live[address] = ask(size, stream, "before the record")
         items.append(live[address])
         events.append(-1)

@@ -17,6 +17,7 @@ from schedsim.units import format_seconds
 
 from ..block_times import MOST_SPREAD
 from ..capture.skeleton import count_extra_inputs
+from ..dry_cuda import has_times
 from ..guards.recording import Recorded, kept_python
 from ..guards.watched_places import Places
 from ..measure import get_meter, library_workspace_bytes
@@ -275,7 +276,7 @@ def capture_chain(
         spread: float | None = None
         # Where one rank measures, all ranks do: each step of a rank is a collective of all.
         known = ranks.all(timed is not None, "look up times")
-        if known and timed is not None and rounds:
+        if known and timed is not None and rounds and has_times(device):
             # One step is timed now: the kept times may be of a machine that was busy then.
             kept_s = timed[0].store_all_s
             now_s = step_seconds(layout, step, workload, device)

@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
+from repeated_runs import Row, random_chain, repeats_of
 
 import schedsim
 from schedsim import Schedule, simulate
 from schedsim.allocators.fewer_repeats import fewer_repeats, one_repeat_fewer, without_runs
-
-
-@dataclass
-class Row:
-    """A schedule and its time."""
-
-    names: tuple[str, ...]
-    makespan_s: float
-
-
-def random_chain(seed, num_stages=5):
-    """Stages of unequal sizes and times."""
-    rng = np.random.default_rng(seed)
-
-    def draw(most):
-        return rng.integers(1, most, num_stages).tolist()
-
-    return schedsim.Chain.from_arrays(
-        "random", 4, forward_s=draw(9), backward_s=draw(9), output_bytes=draw(20),
-        saved_bytes=[20 + size for size in draw(40)],
-    )  # fmt: skip
 
 
 def fitting_within(chain, budget, tried):
@@ -43,17 +21,6 @@ def fitting_within(chain, budget, tried):
         return Row(tuple(names), found.makespan_s) if found.peak_bytes <= budget else None
 
     return fitting
-
-
-def repeats_of(names):
-    """Pairs of an op and the number of a repeated run."""
-    counts: dict[str, int] = {}
-    found = []
-    for name in names:
-        if counts.setdefault(name, 0):
-            found.append((name, counts[name]))
-        counts[name] += 1
-    return found
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -32,7 +32,7 @@ def test_replays_ask_for_what_was_asked(tmp_path, seed):
 
 
 def test_what_was_there_before_comes_first(tmp_path):
-    """Largest first: 900 freed in the record, 1000 alive at its end; then the record itself.
+    """By address: 900 freed in the record, 1000 alive at its end; then the record itself.
 
     The address of the 900 is used again by a request of its own.
     """
@@ -45,11 +45,28 @@ def test_what_was_there_before_comes_first(tmp_path):
     ]
     content = document([(0, 2 * MIB, [block(0, 70, False), block(1024, 1000, True)])], events)
     requests = requests_of(read_snapshot(written(tmp_path, content)))
-    assert requests.item_bytes.tolist() == [1000, 900, 70]
+    assert requests.item_bytes.tolist() == [900, 1000, 70]
     assert requests.item_names == ("before the record", "before the record", "net.py:7 forward")
-    assert requests.items.tolist() == [0, 1, ~1, 2, ~2]
+    assert requests.items.tolist() == [0, 1, ~0, 2, ~2]
     assert requests.events.tolist() == [-1, -1, 0, 1, 4]
     assert (requests.num_events, requests.num_streams) == (5, 1)
+
+
+def test_a_model_from_before_the_record_lies_as_it_lay(tmp_path):
+    """A record often starts behind the model: its blocks share segments as the model built them.
+
+    Largest first, two segments would not be enough.
+    """
+    sizes, segments = (9 * MIB, 5 * MIB, 6 * MIB), []
+    for start in (0, 20 * MIB):
+        blocks = [block(start + sum(sizes[:i]), size, True) for i, size in enumerate(sizes)]
+        segments.append((start, 20 * MIB, blocks))
+    content = document(segments, [event("alloc", 40 * MIB, 70, FORWARD)])
+    content["segments"].append(
+        document([(40 * MIB, 2 * MIB, [block(40 * MIB, 70, True)])], [])["segments"][0]
+    )
+    snapshot = read_snapshot(written(tmp_path, content))
+    assert replays(snapshot, [""])[0].peak_reserved_bytes == 42 * MIB
 
 
 def test_streams_are_numbered_as_they_appear(tmp_path):

@@ -18,7 +18,7 @@ from schedsim.validation.block_level.block_timing import (  # noqa: E402
 from schedsim.validation.block_level.parts import StepInputs  # noqa: E402
 from torch import nn  # noqa: E402
 
-from schedsim import simulate  # noqa: E402
+from schedsim import Schedule, simulate  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -68,6 +68,29 @@ def test_a_step_that_would_not_fit_is_not_run_to_be_timed(captured, monkeypatch)
     for row in rows[:-1]:
         assert row.forward_s == row.saving_s == row.backward_s == [1.0]
         assert row.replayed_s == [2.0]
+
+
+def test_by_a_data_sheet_one_step_tells_all(captured, monkeypatch):
+    """Forwards that keep their bundle, and backwards, take as long as in store-all."""
+    monkeypatch.setattr(block_timing, "has_times", lambda device: False)
+    monkeypatch.setattr(block_timing, "dry_device_name", lambda: "a100-80gb")
+    inputs, timed_step = StepInputs((torch.randn(4, 8),)), block_timing._timed_step
+    everything = Schedule.store_all(captured.chain)
+    stored = timed_step(captured.layout, inputs, captured.chain, everything, CPU)
+    timed_steps = []
+
+    def counted(*given):
+        timed_steps.append(given[3])
+        return timed_step(*given)
+
+    monkeypatch.setattr(block_timing, "_timed_step", counted)
+    rows = [Measured() for _ in range(captured.chain.num_stages + 1)]
+    how = measure_times(captured.layout, inputs, captured.chain, rows, CPU, 1)
+    assert (how, timed_steps) == ("replaying steps, by roofline", [_replaying(captured.chain)])
+    for run, seconds in stored:
+        row = rows[run.index]
+        assert (row.saving_s if run.kind == "F" else row.backward_s) == [pytest.approx(seconds)]
+        assert seconds > 0
 
 
 def test_a_step_cold_is_the_sum_of_its_runs(captured, monkeypatch):
