@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataflow.record_tables import NONE
-from ._step_requests import StepRuns, play_step
 from .caching import SMALL_SEGMENT
 from .requests import Requests
 
 if TYPE_CHECKING:
     from ..dataflow.recorded_step import RecordedStep
     from ..simulation.result import Simulation
+    from ._step_requests import StepRuns
 
 _RESIDENT = ("resident", "static bytes")
 """Labels of what is requested before the first step."""
@@ -72,6 +72,8 @@ class _Player:
 
     def played(self) -> Requests:
         """The resident blocks, then the steps."""
+        from ._step_requests import play_step  # loads the compiler
+
         tables, table_ends = self.recorded.tables, self.recorded.tables.ends
         prefix = self._resident()
         step_events = 2 * len(self.names)
@@ -171,6 +173,8 @@ class _ItemRun(NamedTuple):
 
 def _runs_of(simulation: Simulation, recorded: RecordedStep, *, first: bool) -> StepRuns:
     """The record of each run, what dies after it, and whose storage its outputs take over."""
+    from ._step_requests import StepRuns  # loads the compiler
+
     tables, names = recorded.tables, simulation.run_names
     saving, bare = saving_runs(names), _without_optional(simulation)
     rows = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..workloads.architecture import Architecture, AttentionSizes, ExpertSizes
-from ..workloads.known_architectures import ARCHITECTURES, get_architecture
+from ..workloads.architectures_by_name import get_architecture
+from ..workloads.known_architectures import ARCHITECTURES
 from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import cluster

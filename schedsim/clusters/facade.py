@@ -7,7 +7,7 @@ from typing import Any
 
 from ..checks.checked_arguments import checked
 from ..errors import SchedsimError, did_you_mean
-from ..workloads.known_architectures import get_architecture
+from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
 from .fabric import get_fabric
 from .prediction import ClusterPrediction, predict

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import SchedsimError
 from ..units import format_bytes_short
 from ..workloads.architecture import Architecture
-from ..workloads.known_architectures import get_architecture
+from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import split_options

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from .architecture import Architecture, AttentionSizes, ExpertSizes
+from .architectures_by_name import get_architecture
 from .build import BuiltWorkload, build_workload, variants
 from .devices import DEVICES, Device, Roofline, get_device
 from .diffusion import DiTConfig, SDXLConfig
-from .known_architectures import ARCHITECTURES, get_architecture
+from .known_architectures import ARCHITECTURES
 from .language_model import LanguageModelConfig
 from .model_state import STATE_RULES, model_state_bytes
 from .options import WorkloadOptions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..errors import SchedsimError, did_you_mean
 from .architecture import Architecture, AttentionSizes, ExpertSizes
 
 
@@ -191,28 +190,3 @@ ARCHITECTURES: dict[str, Architecture] = {
     )
 }
 """Name -> model."""
-
-
-def get_architecture(name: str) -> Architecture:
-    """The model called `name`, or the one whose configuration ``hf:...`` names.
-
-    Raises
-    ------
-    SchedsimError
-        There is none; the hint names the nearest, or all. Or the configuration has no formula.
-
-    Examples
-    --------
-    >>> get_architecture("mixtral-8x7b").num_parameters
-    46702792704
-    """
-    if name in ARCHITECTURES:
-        return ARCHITECTURES[name]
-    if name.startswith("hf:"):
-        from .hf_configs import hf_architecture
-
-        return hf_architecture(name)
-    every = f"one of {', '.join(ARCHITECTURES)}; or hf:PATH/config.json"
-    raise SchedsimError(
-        f"--preset {name!r} is no language model", hint=did_you_mean(name, ARCHITECTURES, every)
-    )

@@ -19,7 +19,7 @@ from schedsim.units import format_bytes
 
 from ..compiled.group import Groups
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
-from ..measure.allocator import close_later
+from ..measure.allocator import close_later, close_waiting, is_recording
 from ..measure.cuda import requested_bytes
 from ..measure.storage import storages
 from ..torch_private.graph_tasks import when_backward_ends
@@ -301,9 +301,13 @@ class Session:
         may_look = len(self.plans.records) < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
         if self.is_rehearsing or not may_look:
             return
-        meter = outside_meter(device) if all(part.is_measured for part in self.parts) else None
-        if meter is None and is_profiling():
-            self._say_unmeasured()
+        meter = None
+        if all(part.is_measured for part in self.parts):
+            close_waiting()  # records of other models, whose steps have ended
+            meter = outside_meter(device)
+        if meter is None and is_profiling():  # a later step tells
+            if not is_recording():
+                self._say_unmeasured()
             return
         self._is_missing = False
         self._num_looks += 1

@@ -43,6 +43,11 @@ def close_waiting() -> bool:
     return any(ended)
 
 
+def is_recording() -> bool:
+    """Whether a record of this module is on, and not another profiler."""
+    return any(record() is not None for record in _running)
+
+
 def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any]]:
     """Changes of the CPU allocator's bytes, in order, and the result, for each function in turn.
 
