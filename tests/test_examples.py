@@ -30,6 +30,7 @@ def test_a_gpt2_trains_in_half_the_memory_with_the_same_losses():
     assert done.stdout.rstrip().endswith("equal: True")
 
 
+@pytest.mark.slow
 def test_one_line_makes_a_loop_fit():
     """Measured before and after, the loss outside of the model, to the bit; as README shows it."""
     script = EXAMPLES / "fit_loop.py"

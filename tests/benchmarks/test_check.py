@@ -69,6 +69,7 @@ def test_the_samples_are_right_without_anything_installed(tmp_path):
     assert "rejected 0" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_is_claimed_is_what_the_index_says():
     """Nearly all claims of optimality have a proof; each row says what its certificates say."""
     claimed = proven = faster = 0

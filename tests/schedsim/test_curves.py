@@ -36,6 +36,7 @@ def test_chains_have_a_knee_and_a_least_memory():
     assert "knee" in str(curve)
 
 
+@pytest.mark.slow
 def test_graphs_have_curves():
     """As Python, as text and as JSON, the knee among the points."""
     graph = unit_training_chain(10)

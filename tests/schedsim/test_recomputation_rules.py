@@ -186,6 +186,7 @@ def test_a_planner_of_others_is_checked():
         )
 
 
+@pytest.mark.slow
 def test_offloading_holds_to_what_is_kept():
     """A kept stage may go to the host and come back; it does not run again."""
     plan = schedsim.plan(FOUR, 44, keep="*", link="16B/s", effort=0.5)

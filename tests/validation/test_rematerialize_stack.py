@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.torch_private.tested_versions import minor_version  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
@@ -101,7 +102,7 @@ def _ddp(rank, level):
         torch.testing.assert_close(one.grad, other.grad)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", slow_where(LEVELS, lambda level: level == "op"))
 def test_distributed_data_parallel_averages_the_gradients(level):
     """Each rank's gradients are those of the whole batch."""
     run_ranks(_ddp, 2, level)

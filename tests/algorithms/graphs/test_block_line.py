@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from schedsim.algorithms.graphs._block_line import SolvedLine
 from schedsim.algorithms.graphs._graph_blocks import find_blocks
 
@@ -31,6 +32,7 @@ def layers_with_results(num_layers: int) -> Graph:
     return Graph("layers with results", tuple(ops), {"input": 100}, 0, results)
 
 
+@pytest.mark.slow
 def test_equal_blocks_are_equal_in_slots():
     """What blocks leave behind is rounded block by block: rows are shared between equal ones."""
     line = find_blocks(layers_with_results(36))

@@ -13,7 +13,7 @@ from schedsim.algorithms.graphs._forward_part import forward_part
 from schedsim.algorithms.graphs._lower_sets import all_masks, reachable_masks
 from schedsim.algorithms.graphs.chen_articulation import chen_articulation
 from schedsim.algorithms.graphs.kusumoto import kusumoto, lower_set_runs, order_by_groups
-from tiers import examples
+from tiers import examples, slow_where
 from training_graphs import random_training_graph, some_budget, unit_training_chain
 
 from schedsim import Graph, Op, PlannerLimitError, Schedule, load, simulate
@@ -107,7 +107,13 @@ def test_memory_of_a_unit_chain(num):
 
 
 @needs_instances
-@pytest.mark.parametrize("name", ["ku_unet", "ku_resnet50", "ku_densenet", "ku_googlenet"])
+@pytest.mark.parametrize(
+    "name",
+    slow_where(
+        ["ku_unet", "ku_resnet50", "ku_densenet", "ku_googlenet"],
+        lambda name: name == "ku_densenet",
+    ),
+)
 def test_the_order_of_the_poster(name):
     """Least peaks: neither family above Chen's, all below store-all by a third at the least."""
     graph = load(INSTANCES / "dag" / f"{name}_train.json")

@@ -164,6 +164,7 @@ def test_runs_end_by_work_unless_seconds_are_asked_for(read):
     assert runs[3].options == {"time_limit_s": 1}
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_a_search_is_no_result(read, monkeypatch):
     """The plan so far would be taken for a finished row, and never be made again."""
     experiment = read('workloads = ["g.json"]\nbudgets = ["60%"]\nplanners = ["local_search"]')

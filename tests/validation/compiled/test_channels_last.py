@@ -17,6 +17,7 @@ from schedsim.validation.compiled.compile_step import CompileWarning  # noqa: E4
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -117,7 +118,7 @@ def layouts(program):
     return [(v.shape, v.stride) for v in found if min(v.shape[1:]) > 1]
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", slow_where([1, 3], lambda batch: batch == 1))
 def test_kernels_lay_out_their_results_as_the_program_says(batch):
     """Loss, gradients and buffers are the plain step's, and every tensor lies where it should."""
     model, inputs, loss = around(Beside, batch)

@@ -22,6 +22,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_compiled_schedule_gives_the_gradients_within_rounding_and_still_recomputes():
     torch.manual_seed(0)

@@ -150,6 +150,7 @@ def test_the_peaks_of_two_ranks_are_the_predicted_ones():
     assert told == f"rank 1: {error}"
 
 
+@pytest.mark.slow
 def test_the_peaks_of_four_ranks_are_the_predicted_ones():
     """With shards that are replicated (HSDP), and accumulated gradients."""
     for rows in run_ranks(_on_four, 4, timeout_s=400):

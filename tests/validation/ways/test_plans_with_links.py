@@ -139,6 +139,7 @@ def test_ops_are_refused_by_their_level(line, capsys):
     assert "the op level takes no plan that offloads" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ways_price_copies_where_there_is_a_link(line, capsys):
     most = printed(capsys, "plan", line, "--mem", "1GB")["peak_bytes"]
     call = ("plan", line, "--mem", str(int(0.6 * most)), "--ways", "--accumulate", "2")
