@@ -6,7 +6,7 @@ order of the pipeline and recomputation. Nothing lies on the host. Both times ar
 `schedsim.cluster`: the run's own settings are in the space, or have a word that the search does not
 use. The memory is the device's, or what the run's own prediction reserves where that is more.
 
-    PYTHONPATH=. python benchmarks/published_clusters.py > benchmarks/results/published_clusters.md
+    PYTHONPATH=. python benchmarks/published_clusters.py > benchmarks/results/published-clusters.md
 """
 
 from __future__ import annotations
