@@ -18,6 +18,10 @@ def stacked(x, weight):
     return x, x.sum(0)
 
 
+def output_of(weight):
+    return lambda x: stacked(x, weight)[0]
+
+
 def gradients(step, x, weight):
     torch.manual_seed(5)
     out, total = step(x, weight)
@@ -131,7 +135,7 @@ def test_given_gradients_that_torch_holds_are_counted_to_the_end(monkeypatch):
         torch._dynamo.reset()
         weight = torch.nn.Parameter(torch.randn(8, 8))
         options = {"budget": 10**9}
-        step = torch.compile(lambda x: stacked(x, weight)[0], backend="schedsim", options=options)
+        step = torch.compile(output_of(weight), backend="schedsim", options=options)
         step(torch.randn(64, 8)).square().sum().backward()
         (part,) = session_of(options).parts
         assert weight.grad is not None
