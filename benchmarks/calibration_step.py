@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from decoders import SIZES, Adapted, Decoder, Sizes, adapted
-from sharded_llama import recomputing, shard
+from sharded_llama import recomputing, run_step, shard, split
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
@@ -38,11 +39,15 @@ def built(row: dict[str, Any]) -> Decoder:
         model = Decoder(sizes, row["seq"])
     if row["float8"]:
         _in_float8(model)
+    sizes_of_mesh = (row["gpus"] // row["tensor"], row["tensor"])
+    mesh = init_device_mesh("cuda", sizes_of_mesh, mesh_dim_names=("shard", "tensor"))
+    if row["tensor"] > 1:
+        split(model, mesh["tensor"], float8=row["float8"])
     for i, layer in enumerate(model.layers):
         model.layers[i] = _kept(layer, row["keeps"])
         if row["compiled"]:
             model.layers[i].compile(fullgraph=True)
-    shard(model, init_device_mesh("cuda", (row["gpus"],)))
+    shard(model, mesh["shard"])
     return model.to_empty(device="cuda")
 
 
@@ -126,13 +131,10 @@ def train(model: Decoder, row: dict[str, Any]) -> dict[str, int]:
     shape = (row["batch"], row["seq"])
     for _ in range(NUM_STEPS):
         torch.cuda.reset_peak_memory_stats()
-        tokens, labels = (torch.zeros(shape, dtype=torch.long, device="cuda") for _ in range(2))
-        with OnHost(model) if row["offload"] else nullcontext():
-            logits = model(tokens, row["pieces"])
-        targets = labels.tensor_split(row["pieces"], dim=1)
-        total = sum(loss(one, target) for one, target in zip(logits, targets, strict=True))
-        del logits
-        (total / labels.numel()).backward()
+        if row["tensor"] > 1:
+            run_step(model, shape, row["tensor"])
+        else:
+            _run_step(model, row, loss)
         if not alone:
             nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
         for optimizer in optimizers:
@@ -140,6 +142,20 @@ def train(model: Decoder, row: dict[str, Any]) -> dict[str, int]:
             optimizer.zero_grad()
     stats = torch.cuda.memory_stats()
     return {f"{name}_bytes": stats[f"{name}_bytes.all.peak"] for name in ("reserved", "active")}
+
+
+def _run_step(
+    model: Decoder, row: dict[str, Any], loss: Callable[[Tensor, Tensor], Tensor]
+) -> None:
+    """Forward and backward, with logits in pieces."""
+    shape = (row["batch"], row["seq"])
+    tokens, labels = (torch.zeros(shape, dtype=torch.long, device="cuda") for _ in range(2))
+    with OnHost(model) if row["offload"] else nullcontext():
+        logits = model(tokens, row["pieces"])
+    targets = labels.tensor_split(row["pieces"], dim=1)
+    total = sum(loss(one, target) for one, target in zip(logits, targets, strict=True))
+    del logits
+    (total / labels.numel()).backward()
 
 
 def _in_backward(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:

@@ -3,7 +3,9 @@
     python benchmarks/dry_calibration.py --python ENV/bin/python       # every row, and the page
     python benchmarks/dry_calibration.py --python ENV/bin/python --only "8 GPUs, eager"
 
-ENV holds torch's CUDA build (docs/dry-cuda.md), and torchao for rows with float8. The models are
+ENV holds torch's CUDA build (docs/dry-cuda.md), and torchao for rows with float8. A row that names
+an older torch is run with that one, where a second ``--python`` has it (torch 2.6.0, torchao 0.8.0,
+numpy, scipy, numba, highspy, networkx, click, rich and joblib). The models are
 our own (``decoders.py``), from published sizes; settings are those of each source. A row
 is run by ``calibration_step.py`` in a process of its own, one rank of a fake process group where
 there are several GPUs. A compiled row is run until Inductor finds every graph in its cache, as
@@ -59,6 +61,9 @@ class Row:
         Whether what is kept waits in host memory.
     conf
         Settings of the allocator, as ``PYTORCH_ALLOC_CONF`` takes them.
+    with_torch
+        The version that it is run with: that of the source's time where the compiler's choices of
+        then decide.
     """
 
     name: str
@@ -82,6 +87,7 @@ class Row:
     offload: bool = False
     conf: str = ""
     device: str = "h100-80gb"
+    with_torch: str = "2.15"
 
 
 def _tuned(name: str, published_gib: float, **options: Any) -> Row:
@@ -133,6 +139,20 @@ ROWS_ASKED = (
         float8=True,
         **_COMPILED,
     ),
+    Row(
+        "70B on 256 GPUs, 8 of a tensor, compile, float8",
+        TITAN,
+        71.9,
+        "reserved",
+        "llama3-70b",
+        256,
+        tensor=8,
+        batch=16,
+        keeps="full",
+        float8=True,
+        with_torch="2.6",
+        **_COMPILED,
+    ),
     Row("32 H200, compile, float8", TRAINY, 47.96, "reserved", "llama3-8b", 32, **_2025),
     Row("64 H200, compile, float8", TRAINY, 46.97, "reserved", "llama3-8b", 64, **_2025),
     Row("8 GPUs, one loss", LOSS, 49.58, "reserved", "llama3-8b", 8, batch=1, conf=_GROWING),
@@ -178,6 +198,9 @@ ROWS_ASKED = (
 )
 
 
+UNCACHED = "2.6"
+"""Its Inductor caches no graph with a collective or a checkpoint: each run compiles."""
+
 MOST_RUNS = 3
 """The first may find no graph in Inductor's cache, the second some: others came of its own run."""
 
@@ -186,7 +209,7 @@ def run(row: Row, python: str) -> dict[str, Any] | None:
     """The peaks of a row, by PyTorch's allocator; ``None`` where the step fails."""
     for _ in range(MOST_RUNS):
         measured = run_once(row, python)
-        if measured is None or not measured["compiled_anew"]:
+        if measured is None or not measured["compiled_anew"] or row.with_torch == UNCACHED:
             return measured
     anew = f"compiles {measured['compiled_anew']} graphs anew in each of {MOST_RUNS} runs"
     print(f"{row.name} {anew}: its reserved bytes depend on that", file=sys.stderr, flush=True)
@@ -213,6 +236,13 @@ def run_once(row: Row, python: str) -> dict[str, Any] | None:
     return asdict(row) | dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def torch_of(python: str) -> str:
+    """The version of torch in the environment of `python`, without its last number."""
+    code = "import importlib.metadata as m; print(m.version('torch'))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return ".".join(done.stdout.split(".")[:2])
+
+
 def compared(row: dict[str, Any]) -> float:
     """What the dry device says, over what was published, less one."""
     return float(row[f"{row['quantity']}_bytes"] / 2**30 / row["published_gib"] - 1)
@@ -230,18 +260,19 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "Compiled steps ran with a warm cache of Inductor: no graph was compiled in the run that",
         "was measured. With a cold one, active bytes are the same, and reserved ones differ by up",
-        "to 0.6 %.",
+        "to 0.6 %. Torch 2.6 caches no graph with a collective or a checkpoint.",
         "",
         f"{len(rows)} rows of {len({row['source'] for row in rows})} sources: median error "
         f"{100 * statistics.median(errors):.2f} %, {close} within 1 %.",
         "",
-        "| source | step | published | active | reserved | compared | error |",
-        "|---|---|--:|--:|--:|---|--:|",
+        "| source | step | torch | published | active | reserved | compared | error |",
+        "|---|---|---|--:|--:|--:|---|--:|",
     ]
     for row in rows:
         active, reserved = (row[f"{name}_bytes"] / 2**30 for name in ("active", "reserved"))
         lines.append(
-            f"| {row['source']} | {row['name']} | {row['published_gib']} GiB | {active:.2f} GiB "
+            f"| {row['source']} | {row['name']} | {row['with_torch']} "
+            f"| {row['published_gib']} GiB | {active:.2f} GiB "
             f"| {reserved:.2f} GiB | {row['quantity']} | {100 * compared(row):+.2f} % |"
         )
     return "\n".join(lines) + "\n"
@@ -251,7 +282,7 @@ def main() -> int:
     """Run what is asked, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--python", default=sys.executable, help="of an environment with CUDA torch"
+        "--python", action="append", help="of an environment with CUDA torch; one for each version"
     )
     parser.add_argument("--only", nargs="*", help="these rows, by their names")
     parser.add_argument("--compiled", action="store_true", help="the compiled ones, once more")
@@ -260,11 +291,16 @@ def main() -> int:
     wanted = {row.name for row in ROWS_ASKED} - set(known) if given.only is None else given.only
     if given.compiled:
         wanted = {row.name for row in ROWS_ASKED if row.compiled or row.compiled_loss}
+    pythons = {torch_of(python): python for python in given.python or [sys.executable]}
     failed = 0
     for row in ROWS_ASKED:
         if row.name not in wanted:
             continue
-        measured = run(row, given.python)
+        if row.with_torch not in pythons:
+            print(f"{row.name} needs torch {row.with_torch}: --python ENV", file=sys.stderr)
+            failed += 1
+            continue
+        measured = run(row, pythons[row.with_torch])
         if measured is None:
             failed += 1
         else:

@@ -106,8 +106,11 @@ def recomputing(layer: nn.Module, policy: str) -> nn.Module:
     return checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=False)
 
 
-def split(model: Decoder, mesh: DeviceMesh) -> None:
-    """Tensor parallelism with the sequence between products split too, as torchtitan has it."""
+def split(model: Decoder, mesh: DeviceMesh, *, float8: bool = False) -> None:
+    """Tensor parallelism with the sequence between products split too, as torchtitan has it.
+
+    With `float8`, what the products of layers read is gathered in float8.
+    """
     parallelize_module(
         model,
         mesh,
@@ -119,18 +122,24 @@ def split(model: Decoder, mesh: DeviceMesh) -> None:
             ),
         },
     )
-    column, row = ColwiseParallel, partial(RowwiseParallel, output_layouts=Shard(1))
+    column, row, prepared = ColwiseParallel, RowwiseParallel, PrepareModuleInput
+    if float8:
+        from torchao.float8 import float8_tensor_parallel as styles
+
+        column, row = styles.Float8ColwiseParallel, styles.Float8RowwiseParallel
+        prepared = styles.PrepareFloat8ModuleInput
+    row = partial(row, output_layouts=Shard(1))
     for layer in model.layers:
         whole = {"input_layouts": (Shard(1), None), "desired_input_layouts": (Replicate(), None)}
         plan = {
             "norm1": SequenceParallel(),
-            "attention": PrepareModuleInput(**whole),
+            "attention": prepared(**whole),
             "attention.query": column(),
             "attention.key": column(),
             "attention.value": column(),
             "attention.out": row(),
             "norm2": SequenceParallel(),
-            "feed_forward": PrepareModuleInput(
+            "feed_forward": prepared(
                 input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
             ),
             "feed_forward.gate": column(),

@@ -23,6 +23,7 @@ from ..costs import measured_costs
 from ..guards.backward_place import BackwardAutocast
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
+from ..torch_private.given_gradients import are_held
 from ..torch_private.op_modes import without_alias_checks
 from .gradient_layouts import put_in_form
 from .joint_part import GivenGradient, JointPart
@@ -82,6 +83,7 @@ class TracedPart:
         self._code = call_directly(bake_views(self.program)) if compiled else self.program
         self._joint = joint
         self.backward_place = BackwardAutocast()
+        self.seed_name = self.program.calls[self.program.seed].name
         self.sizes = PartSizes(self.program, joint.open_sizes)
         self.graph: Graph = self._graph_at(self.sizes.traced)[1]
         self.schedules: list[Schedule] = []
@@ -92,7 +94,6 @@ class TracedPart:
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
         self.layouts: GradientLayouts | None = None
-        self.seed_name = self.program.calls[self.program.seed].name
         self._returned = numbers_of(
             [it for it in joint.returned if isinstance(it, VaryingSize)], self.sizes.names
         )
@@ -102,6 +103,8 @@ class TracedPart:
     def _graph_at(self, binding: Binding) -> tuple[Program, Graph]:
         program = settled_program(self.program, self.sizes.named(binding))
         graph = to_graph(program, self.name, 0)
+        if are_held():
+            graph = _given_to_the_end(graph, self.seed_name)
         return program, with_once(graph, self.session.options.keep)
 
     def measure(self, binding: Binding) -> None:
@@ -380,6 +383,13 @@ class TracedPart:
     def run_counts(self) -> dict[str, int]:
         """Op -> number of runs in the last call; complete after its backward."""
         return dict(zip(self.graph.op_names, self._counts, strict=True))
+
+
+def _given_to_the_end(graph: Graph, seed_name: str) -> Graph:
+    """`graph` with what its op `seed_name` writes read by the last op, too."""
+    given, last = graph.ops[graph.op_index(seed_name)].writes, graph.ops[-1]
+    reads = (*last.reads, *(name for name in given if name not in last.reads))
+    return replace(graph, ops=(*graph.ops[:-1], replace(last, reads=reads)))
 
 
 def _resized(graph: Graph, tensor_bytes: Bytes, workspace_bytes: Bytes) -> Graph:

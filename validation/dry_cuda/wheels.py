@@ -16,7 +16,24 @@ TORCH_VERSION = "2.15.0"
 """The version that the library was written against, and its calibration was made with."""
 
 _INSTALL = f"in an environment of its own: pip install torch=={TORCH_VERSION} (CUDA build, 6 GB)"
-_PACKAGES = ("torch", "triton", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn-cu13")
+_PACKAGES = (
+    *("torch", "triton", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cudnn-cu13"),
+    *("nvidia-cuda-runtime-cu12", "nvidia-cublas-cu12", "nvidia-cudnn-cu12"),
+)
+_HEADERS = {
+    # CUDA -> folders of packages, each with a header that lies there
+    13: (("nvidia", "cu13/include", "cuda_runtime_api.h"),),
+    12: (
+        ("nvidia", "cuda_runtime/include", "cuda_runtime_api.h"),
+        ("nvidia", "cublas/include", "cublas_v2.h"),
+    ),
+}
+_HEADERS_OF_BOTH = (
+    ("nvidia", "cudnn/include", "cudnn.h"),
+    ("triton", "backends/nvidia/include", "crt/host_defines.h"),
+)
+_WITHOUT_CCCL = Path(__file__).parent / "src" / "cuda12"
+"""What CUDA 12's headers include and its wheels lack."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +83,18 @@ def find_wheels(path: list[str] | None = None) -> Wheels:
         raise MissingDependencyError(
             f"the PyTorch in {torch} is no CUDA build{_said(torch)}", hint=_INSTALL
         )
-    includes = tuple(
-        _header(path, package, below, header)
-        for package, below, header in (
-            ("nvidia", "cu13/include", "cuda_runtime_api.h"),
-            ("nvidia", "cudnn/include", "cudnn.h"),
-            ("triton", "backends/nvidia/include", "crt/host_defines.h"),
-        )
-    )
+    cuda = _cuda_of(_folder("nvidia", path))
+    includes = tuple(_header(path, cuda, *place) for place in (*_HEADERS[cuda], *_HEADERS_OF_BOTH))
+    if cuda == 12:
+        includes += (_WITHOUT_CCCL,)
     return Wheels(torch / "lib", includes, _program("gcc"), _program("nm"), _versions())
+
+
+def _cuda_of(nvidia: Path | None) -> int:
+    """12 for the wheels of CUDA 12 alone, which have a folder for each part."""
+    if nvidia is None or (nvidia / "cu13").is_dir():
+        return 13
+    return 12 if (nvidia / "cuda_runtime").is_dir() else 13
 
 
 def _folder(package: str, path: list[str] | None) -> Path | None:
@@ -95,11 +115,12 @@ def _said(torch: Path) -> str:
     return f" ({found[1]})" if found else ""
 
 
-def _header(path: list[str] | None, package: str, below: str, header: str) -> Path:
+def _header(path: list[str] | None, cuda: int, package: str, below: str, header: str) -> Path:
     folder = _folder(package, path)
     if folder is None or not (folder / below / header).is_file():
         raise MissingDependencyError(
-            f"the header {header} of CUDA 13 is not installed ({package}/{below})", hint=_INSTALL
+            f"the header {header} of CUDA {cuda} is not installed ({package}/{below})",
+            hint=_INSTALL,
         )
     return folder / below
 

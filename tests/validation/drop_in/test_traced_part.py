@@ -6,15 +6,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in import traced_part  # noqa: E402
 from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 
-from schedsim import Schedule  # noqa: E402
+from schedsim import Schedule, simulate  # noqa: E402
 
 
 def stacked(x, weight):
     for _ in range(4):
         x = torch.nn.functional.dropout(torch.tanh(x @ weight), 0.2)
     return x, x.sum(0)
+
+
+def output_of(weight):
+    return lambda x: stacked(x, weight)[0]
 
 
 def gradients(step, x, weight):
@@ -119,4 +124,22 @@ def test_ops_are_measured_without_a_look_at_each(monkeypatch):
     step = torch.compile(stacked, backend="schedsim", options={"budget": 10**9})
     step(x, weight)[0].square().sum().backward()
     assert modes == [None]
+    torch._dynamo.reset()
+
+
+def test_given_gradients_that_torch_holds_are_counted_to_the_end(monkeypatch):
+    """Versions before 2.13 hold them, whatever the backward half lets go."""
+    last, given = {}, 0
+    for held in (False, True):
+        monkeypatch.setattr(traced_part, "are_held", lambda held=held: held)
+        torch._dynamo.reset()
+        weight = torch.nn.Parameter(torch.randn(8, 8))
+        options = {"budget": 10**9}
+        step = torch.compile(output_of(weight), backend="schedsim", options=options)
+        step(torch.randn(64, 8)).square().sum().backward()
+        (part,) = session_of(options).parts
+        assert weight.grad is not None
+        given = part.given_bytes()
+        last[held] = simulate(part.graph, Schedule.store_all(part.graph)).memory_bytes[-1]
+    assert last[True] == last[False] + given
     torch._dynamo.reset()

@@ -7,6 +7,11 @@
 #include <cudnn.h>
 #include "drycuda.h"
 
+#if CUDNN_VERSION < 90200 /* attributes that nobody asks for yet */
+#define CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE ((cudnnBackendAttributeName_t)-1)
+#define CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED ((cudnnBackendAttributeName_t)-2)
+#endif
+
 typedef struct {
     cudnnBackendAttributeName_t name;
     int64_t count;

@@ -152,12 +152,14 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit) {
     *value = limit == CU_LIMIT_PRINTF_FIFO_SIZE ? DRY_MIB : 0;
     return CUDA_SUCCESS;
 }
+#if CUDART_VERSION >= 13000
 /* The driver's log has no entries. */
 CUresult cuLogsRegisterCallback(CUlogsCallback f, void *data, CUlogsCallbackHandle *handle) {
     if (handle) *handle = (CUlogsCallbackHandle)module;
     return CUDA_SUCCESS;
 }
 CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) { return CUDA_SUCCESS; }
+#endif
 /* Private tables. NVRTC asks for one before it compiles, goes without it where the call fails, and
  * crashes where the call is missing. A library with a CUDA runtime of its own (NCCL) fails. */
 CUresult cuGetExportTable(const void **table, const CUuuid *id) {
@@ -188,6 +190,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
     if (found) *found = cudaDriverEntryPointSuccess;
     return cudaSuccess;
 }
+#if CUDART_VERSION < 13000
+cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags,
+                                    enum cudaDriverEntryPointQueryResult *found) {
+    return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags, found);
+}
+#endif
 CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags,
                           CUdriverProcAddressQueryResult *found) {
     cudaGetDriverEntryPointByVersion(name, function, (unsigned)version, flags, NULL);

@@ -201,13 +201,18 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status,
                                      unsigned long long *id, cudaGraph_t *graph,
-                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     const cudaGraphNode_t **nodes,
+#if CUDART_VERSION >= 13000
+                                     const cudaGraphEdgeData **edges,
+#endif
                                      size_t *count) {
     *status = cudaStreamCaptureStatusNone;
     if (id) *id = 0;
     if (graph) *graph = NULL;
     if (nodes) *nodes = NULL;
+#if CUDART_VERSION >= 13000
     if (edges) *edges = NULL;
+#endif
     if (count) *count = 0;
     return cudaSuccess;
 }
