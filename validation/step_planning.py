@@ -226,6 +226,8 @@ class PlannedStep:
         How the planned step compared with the plain one, in words.
     measured_bytes
         Measured peak of a compiled step, resident bytes included; ``None`` for other steps.
+    number
+        Which plan of its model it is, counted from 1; the same on all ranks that run it.
     """
 
     captured: CapturedStep
@@ -235,6 +237,7 @@ class PlannedStep:
     ways: tuple[Way, ...] = ()
     check_note: str = "not compared with the plain step"
     measured_bytes: int | None = None
+    number: int = 0
 
     @property
     def change(self) -> StateChange | None:

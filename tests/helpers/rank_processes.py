@@ -115,7 +115,7 @@ def _wait(workers, folder, timeout_s):
     before = [_queued_s(worker.process.pid) for worker in workers]
     queued = list(before)
     while True:
-        if all([worker.look(0.05) for worker in workers]):
+        if all(worker.look(0.05) for worker in workers):
             return
         now = time.monotonic()
         if failed_at is None and any(worker.process.exitcode for worker in workers):

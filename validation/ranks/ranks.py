@@ -32,6 +32,9 @@ T = TypeVar("T")
 ARRIVAL_S = 300.0
 """Seconds after which ranks that have not come to plan are given up."""
 
+MEETING_S = 5.0
+"""Seconds for which ranks wait for others with which they may plan, or may not."""
+
 
 class Ranks:
     """Processes that plan one step, with a communication channel of their own.
@@ -67,6 +70,11 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this is the rank that acts for all."""
         return self.alone or dist.get_rank() == self.members[0]
+
+    @property
+    def place(self) -> int:
+        """The place of this rank among the members."""
+        return 0 if self.alone else self.members.index(dist.get_rank())
 
     def __deepcopy__(self, memo: Any) -> Ranks:
         return self  # a group of processes is not copied with a model
@@ -189,9 +197,19 @@ class Ranks:
         if self._channel is not None:
             self._channel.awaited(what)
 
+    def meet(self) -> bool:
+        """Whether all ranks come here within `MEETING_S`; the answer is the same on all that come.
+
+        For ranks that could each go on by themselves: nobody waits for one that does not come.
+        """
+        return self._channel is None or self._channel.meet()
+
 
 _RUN_FAILED = "run failed"
 """Key of the message of a rank whose run of the model failed."""
+
+_SHORT_BYTES, _SIZE_BYTES = 1024, 8
+"""Bytes of the first message of an exchange, and those at its front that say how long it is."""
 
 LAST_WORDS_S = 2.0
 """Seconds in which a rank that has failed says so: its connections may end before."""
@@ -218,6 +236,7 @@ class _Channel:
         self.store = prefixed(f"schedsim/{self.group.group_name}", store)
         self.turn = 0  # number of exchanges; the same on all ranks
         self.phase = 0  # number of times that collectives of the model were to run
+        self.num_meetings = 0
         self.broken = ""
         self.is_watched = False  # whether a lookout is on
 
@@ -366,24 +385,28 @@ class _Channel:
     def _gathered(self, row: bytes, until_s: float | None = None) -> list[Any]:
         num = len(self.members)
         deadline = None if until_s is None else time.monotonic() + until_s
-        mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(num)]
+        framed = len(row).to_bytes(_SIZE_BYTES, "little") + row
 
         def gathered(*tensors: Tensor) -> None:
             *outputs, given = tensors
             work = dist.all_gather(outputs, given, group=self.group, async_op=True)
             self._waited(work, deadline)
 
-        # What gloo's thread holds a little longer would count in the step that begins after this.
-        lent_to(gathered, *sizes, torch.tensor([mine.numel()]))
-        most = max(int(one) for one in sizes)
-        padded = torch.zeros(most, dtype=torch.uint8)
-        padded[: mine.numel()] = mine
-        texts = [torch.zeros(most, dtype=torch.uint8) for _ in range(num)]
-        lent_to(gathered, *texts, padded)
+        def texts(num_bytes: int) -> list[bytes]:
+            given = torch.frombuffer(
+                bytearray(framed[:num_bytes].ljust(num_bytes, b"\0")), dtype=torch.uint8
+            )
+            found = [torch.zeros(num_bytes, dtype=torch.uint8) for _ in range(num)]
+            # What gloo's thread holds a little longer would count in the step that begins next.
+            lent_to(gathered, *found, given)
+            return [one.numpy().tobytes() for one in found]
+
+        rows = texts(_SHORT_BYTES)  # mostly long enough, which saves a second round
+        ends = [_SIZE_BYTES + int.from_bytes(one[:_SIZE_BYTES], "little") for one in rows]
+        if max(ends) > _SHORT_BYTES:
+            rows = texts(max(ends))
         self.turn += 1
-        pairs = zip(texts, sizes, strict=True)
-        return [pickle.loads(bytes(text[: int(one)].tolist())) for text, one in pairs]
+        return [pickle.loads(one[_SIZE_BYTES:end]) for one, end in zip(rows, ends, strict=True)]
 
     def from_first(self, what: str, value: Any) -> Any:
         """The first rank's `value`; its size is exchanged first, so that errors come through."""
@@ -420,6 +443,28 @@ class _Channel:
             self.broken = f"ranks {late} did not come to {what}"
             message = f"{self.broken} within {ARRIVAL_S:g} s; all ranks must call it"
             raise agree_on(RankError(message)) from error
+
+    def meet(self) -> bool:
+        """Whether all come within `MEETING_S`; a meeting that was given up is held without us."""
+        while True:
+            self.num_meetings += 1
+            key = f"meet/{self.num_meetings}"
+            outcome = f"{key}/outcome"
+            if self.store.check([outcome]):
+                continue
+            if self.store.add(f"{key}/come", 1) == len(self.members):
+                self._decide(key, "together")
+            deadline = time.monotonic() + MEETING_S
+            while not self.store.check([outcome]):
+                if time.monotonic() > deadline:
+                    self._decide(key, "apart")
+                time.sleep(TURN_S / 10)
+            return bool(self.store.get(outcome) == b"together")
+
+    def _decide(self, key: str, outcome: str) -> None:
+        """Set the outcome of a meeting, unless another rank has set another one."""
+        if self.store.add(f"{key}/decided", 1) == 1:
+            self.store.set(f"{key}/outcome", outcome)
 
     def _has_come(self, turn: int, rank: int) -> bool:
         try:
