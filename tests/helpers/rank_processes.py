@@ -21,6 +21,10 @@ LONGEST_S = 3600.0
 """Seconds after which they are killed whatever they wait for."""
 
 
+ONCE = "SCHEDSIM_RANKS_ONCE"
+"""Set, to anything, where each call shall have processes of its own, and see them end."""
+
+
 # What a rank would import by itself, in most of a second: torch when it is first traced, we when
 # we first plan.
 PRELOADED = [
@@ -66,7 +70,11 @@ def run_ranks(function, num_ranks, *arguments, timeout_s=TIMEOUT_S, allow_exit=F
                 _result(folder, rank, worker, allow_exit) for rank, worker in enumerate(workers)
             ]
             if all(worker.is_done for worker in workers):
-                _idle.extend(reversed(workers))
+                if os.environ.get(ONCE):
+                    for rank, worker in enumerate(workers):
+                        worker.end(rank)
+                else:
+                    _idle.extend(reversed(workers))
                 workers = []
             return found
         finally:
@@ -97,6 +105,15 @@ class _Worker:
         """Begin a call."""
         self.is_done = False
         self.pipe.send(call)
+
+    def end(self, rank):
+        """Let the process end by itself."""
+        self.pipe.close()
+        self.process.join(60.0)
+        code = self.process.exitcode
+        if code != 0:
+            self.process.kill()
+            raise RankProcessError(f"rank {rank} ended with {code} after its work was done")
 
     def look(self, seconds):
         """Whether the process is done with the call, or has ended."""

@@ -25,7 +25,9 @@ from .failures import (
     mark_elsewhere,
     told,
 )
-from .patience import GRACE_S, TURN_S, Lookout, wait_in_turns
+from .last_words import forget, tell_before_the_end
+from .patience import GRACE_S, HEARING, TURN_S, Lookout, wait_in_turns
+from .standstill import Board, Standing
 
 T = TypeVar("T")
 
@@ -59,7 +61,10 @@ class Ranks:
     @classmethod
     def among(cls, members: tuple[int, ...], *, bound: bool) -> Ranks:
         """The given ranks, of which this process is one; all of them must call this."""
-        return cls(members, bound=bound, channel=_Channel.of(members))
+        channel = _Channel.of(members)
+        if bound and not torch.cuda.is_available():  # NCCL waits on the device
+            HEARING.add(channel)
+        return cls(members, bound=bound, channel=channel)
 
     @property
     def alone(self) -> bool:
@@ -223,7 +228,7 @@ def _is_lost_connection(error: Exception) -> bool:
 class _Channel:
     """The channel of one group: ranks gather small objects, and an error of one ends all."""
 
-    known: ClassVar[dict[tuple[int, ...], tuple[Any, _Channel]]] = {}
+    known: ClassVar[dict[tuple[int, ...], _Channel]] = {}
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members
@@ -239,16 +244,24 @@ class _Channel:
         self.num_meetings = 0
         self.broken = ""
         self.is_watched = False  # whether a lookout is on
+        self.doing = ""  # what is exchanged
+        self.world = default_group()
+        # Where there are other ranks beside these, some may wait for them.
+        is_world = len(members) == dist.get_world_size()
+        self.board = Board(self.store, members, self.rank) if is_world else None
+        tell_before_the_end(self.ends)
 
     @classmethod
     def of(cls, members: tuple[int, ...]) -> _Channel:
         """The channel of these ranks, made once for each default group."""
-        world = default_group()
         found = cls.known.get(members)
-        if found is None or found[0] is not world:
-            cls.known = {key: value for key, value in cls.known.items() if value[0] is world}
-            found = cls.known[members] = (world, cls(members))
-        return found[1]
+        if found is None or not found.is_current:
+            for channel in [one for one in cls.known.values() if not one.is_current]:
+                HEARING.remove(channel)
+                forget(channel.ends)
+            cls.known = {key: one for key, one in cls.known.items() if one.is_current}
+            found = cls.known[members] = cls(members)
+        return found
 
     def lookout(self, is_needed: bool) -> Any:
         """A context manager to enter around work in which collectives of the model run."""
@@ -263,7 +276,14 @@ class _Channel:
         name, num = f"rank {self.rank}", len(self.members)
         was, self.is_watched = self.is_watched, True
         try:
-            with Lookout(self.store, key, name, interrupts=interrupts, num_ranks=num):
+            with Lookout(
+                self.store,
+                key,
+                name,
+                interrupts=interrupts,
+                num_ranks=num,
+                standing=self.standing,
+            ):
                 yield
         finally:
             self.is_watched = was
@@ -286,11 +306,44 @@ class _Channel:
                 raise self._run_ended() from error
             self.broken = self.broken or "a step failed between two collectives of the model"
             line = f"rank {self.rank} failed to {what}: {type(error).__name__}: {error}"
-            with suppress(RuntimeError):  # the store may be gone
-                if not self._run_failed():
-                    self.store.set(_RUN_FAILED, line)
+            self._stop(line)
             agree_on(error)
             raise
+
+    def _stop(self, line: str) -> None:
+        with suppress(RuntimeError):  # the store may be gone
+            if not self._run_failed():
+                self.store.set(_RUN_FAILED, line)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the process group is the one in which the ranks met: else its store is gone."""
+        return dist.is_initialized() and default_group() is self.world
+
+    def ends(self, how: str) -> None:
+        """Tell the others that this process ends."""
+        if self.is_current:
+            self._stop(f"rank {self.rank} {how}")
+
+    def standing(self, where: str) -> Standing:
+        """What a wait of this rank looks at, to find ranks that wait for each other."""
+        return Standing(self.board, where)
+
+    def hear(self, standing: Standing) -> None:
+        """Raise where a rank has failed, or no rank goes on; called after each turn of a wait."""
+        if self._run_failed():
+            raise self._run_ended()
+        line = None
+        with suppress(RuntimeError):  # the store may be gone
+            line = standing.turn()
+        if line is not None:
+            self._stop(line)
+            raise self._run_ended()
+
+    def explain(self, error: Exception) -> None:
+        """Raise what a rank has said before `error` showed that it is gone, if anything."""
+        if _is_lost_connection(error) and self._run_failed(LAST_WORDS_S):
+            raise self._run_ended() from error
 
     def _run_failed(self, patience_s: float = 0.0) -> bool:
         """Whether a rank has said that its run failed, or says so soon."""
@@ -343,6 +396,7 @@ class _Channel:
             raise agree_on(RankError(message))
         own = value if isinstance(value, BaseException) else None
         content = told(own) if own is not None else pickle.dumps(value)
+        self.doing = what
         try:
             rows = self._gathered(pickle.dumps((state, what, content)), until_s)
         except RuntimeError as error:
@@ -472,15 +526,18 @@ class _Channel:
         except RuntimeError:
             return True  # there is no way to know
 
-    def _waited(self, work: Any, deadline: float | None) -> Tensor | None:
+    def _waited(self, work: Any, deadline: float | None) -> None:
+        standing = self.standing(f"waits to {self.doing}")
+
         def give_up() -> None:
             if deadline is not None and time.monotonic() > deadline:
                 raise RuntimeError("other ranks did not answer in time")
-            if self._run_failed():
-                raise RuntimeError("another rank has failed")
+            self.hear(standing)
 
-        wait_in_turns(work.wait, give_up)
-        return None
+        try:
+            wait_in_turns(work.wait, give_up)
+        finally:
+            standing.over()
 
 
 ALONE = Ranks((0,), bound=False, channel=None)
