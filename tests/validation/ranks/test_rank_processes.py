@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from rank_processes import RankProcessError, run_ranks
+from rank_processes import ONCE, RankProcessError, run_ranks
 
 
 def _look(rank, change):
@@ -24,8 +24,9 @@ def _failing(rank):
         raise ValueError("the disk is full")
 
 
-def test_processes_serve_again_until_a_call_has_failed():
+def test_processes_serve_again_until_a_call_has_failed(monkeypatch):
     """What one call changes of the environment is not there in the next; errors come with text."""
+    monkeypatch.delenv(ONCE, raising=False)
     run_ranks(_look, 2, "once")
     first, second = run_ranks(_look, 2, "once"), run_ranks(_look, 2, "twice")
     assert first == second
@@ -34,3 +35,5 @@ def test_processes_serve_again_until_a_call_has_failed():
         run_ranks(_failing, 2)
     third = run_ranks(_look, 2, "again")
     assert {pid for pid, *_ in third}.isdisjoint(pid for pid, *_ in first)
+    monkeypatch.setenv(ONCE, "1")
+    assert run_ranks(_look, 2, "alone")[0][0] != run_ranks(_look, 2, "alone")[0][0]
