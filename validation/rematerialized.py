@@ -33,7 +33,7 @@ from .guards.plan_variants import (
 from .guards.recording import kept_generators
 from .ranks import ALONE, Ranks
 from .ranks.buckets import averaging
-from .ranks.members import communicates, mesh_ranks
+from .ranks.members import communicates, is_spread
 from .ranks.one_plan import check_one_plan
 from .ranks.step_words import StepWord, agreed
 from .step_bound import kept_within
@@ -179,7 +179,7 @@ class Rematerialized(nn.Module):
     def _evaluation_begins(self) -> None:
         """Fail on all ranks where another one trains, if evaluating gathers parameters too."""
         ranks = self._settings.bound_ranks
-        if not ranks.alone and mesh_ranks(self._model):
+        if not ranks.alone and is_spread(self._model):
             words = ranks.gather(StepWord("evaluates"), "start a step")
             agreed(words, ranks.members)
 
@@ -219,6 +219,7 @@ class Rematerialized(nn.Module):
             self._accept(planned, difference)
         key = self._full_key(inputs, keywords, "uses a plan")
         self._own_key, self._own_plan = key, None
+        self._coming = Coming.NONE
         self._keep(key, Variants()).add(self._numbered(planned))
 
     def use(self, plan: Plan, *inputs: Any, **keywords: Any) -> None:
@@ -788,6 +789,7 @@ class Rematerialized(nn.Module):
             model, self._settings, shapes=self._shapes, max_shapes=self._max_shapes
         )
         made._budget_bytes, made._num_inputs = self._budget_bytes, self._num_inputs
+        made._coming = Coming.PERHAPS  # one rank alone may make a copy
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -25,7 +25,7 @@ from ..dry_cuda import has_values
 from ..measure import storage_bytes
 from ..measure.cuda import requested_bytes
 from ..ranks import Ranks
-from ..ranks.members import mesh_ranks
+from ..ranks.members import is_spread
 from ..ranks.step_words import StepWord, agreed
 from ..torch_private import sharded_groups as private
 from ..torch_private.graph_tasks import when_backward_ends
@@ -137,7 +137,7 @@ class GatheredSession(Session):
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is: other ranks must run one too."""
         model = self._model()
-        if model is not None and mesh_ranks(model):  # else nothing is left to gather (unshard)
+        if model is not None and is_spread(model):  # else nothing is left to gather (unshard)
             self._agree(lambda: None)
 
     def _agree(self, work: Callable[[], None]) -> None:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 ARRIVAL_S = 300.0
 """Seconds after which ranks that have not come to plan are given up."""
 
-MEETING_S = 5.0
+MEETING_S = 10.0
 """Seconds for which ranks wait for others with which they may plan, or may not."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from unittest import mock
 
 import pytest
 
@@ -114,10 +115,11 @@ def test_the_message_is_there_before_the_connections_end():
     assert found == [0, 3]
 
 
-def _caught(rank):
-    from schedsim.validation.ranks import standstill
+SOON = {"FIRST_S": 0.2, "EVERY_S": 0.2, "STANDSTILL_S": 1.5}
 
-    standstill.FIRST_S, standstill.EVERY_S, standstill.STANDSTILL_S = 0.2, 0.2, 1.5
+
+@mock.patch.multiple("schedsim.validation.ranks.standstill", **SOON)
+def _caught(rank):
     model, x, target = made()
     schedsim.rematerialize(model, x, "120%", in_place=True, effort=0.2)
     for number in range(4):

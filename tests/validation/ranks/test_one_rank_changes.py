@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from functools import partial
+from unittest import mock
 
 import pytest
 
@@ -142,6 +143,10 @@ def _full(gradient):
 CHANGES = ["attribute", "hook", "forward", "shape", "value", "eval", "autocast"]
 
 
+SOON = mock.patch("schedsim.validation.ranks.ranks.MEETING_S", 1.0)
+
+
+@SOON
 def _changes(rank, how, level):
     loop = Loop(rank, how, level)
     names = ["", *CHANGES]
@@ -186,6 +191,7 @@ def test_one_rank_alone_changes_its_step(how, level):
             assert after in ("trains", None)
 
 
+@SOON
 def _uneven(rank, level):
     torch.manual_seed(0)
     model = nn.Sequential(*(Block() for _ in range(3)))
@@ -206,4 +212,27 @@ def _uneven(rank, level):
 def test_one_rank_alone_accumulates(level):
     """Which its plan must count, while the other waits for it in the average of gradients."""
     one, other = run_ranks(_uneven, 2, level)
+    assert all(map(torch.equal, one, other))
+
+
+@SOON
+def _applied(rank):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    data = torch.randn(64, WIDTH), torch.randn(64, WIDTH)
+    options = {"level": "block", "effort": 0.2}
+    plan = schedsim.rematerialize(model, data, "150%", LOSS, **options).plan
+    module = schedsim.apply(model, plan, data, LOSS, shapes="plan")
+    for number in range(3):
+        size = 56 if (rank, number) == (1, 1) else 64
+        model.zero_grad()
+        module(*(tensor[:size] for tensor in data)).backward()
+        for parameter in model.parameters():
+            torch.distributed.all_reduce(parameter.grad)  # as a loop may, without a wrapper
+    return [p.grad for p in model.parameters()]
+
+
+def test_one_rank_alone_meets_another_shape_after_a_plan_was_applied():
+    """No rank is there to plan with: the others wait for its gradients."""
+    one, other = run_ranks(_applied, 2, timeout_s=60)
     assert all(map(torch.equal, one, other))
