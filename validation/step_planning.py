@@ -46,6 +46,7 @@ from .optimizer_requests import with_optimizer
 from .ranks import ALONE, Ranks
 from .ranks.envelope import envelope
 from .ranks.failures import is_elsewhere
+from .ranks.members import is_spread
 from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
@@ -375,10 +376,11 @@ def _capture(
                     hint=f"{way_out}in_place=True, for a loop that computes the loss itself, runs "
                     "what can be traced within the budget and the rest as it is",
                 ) from error
-            guards = None
-            if recorded is not None:
-                # Blocks run the model's own Python; a chunked twin has taken its attributes over.
-                guards = recorded.state() if chunks else structure_of(model, settings.loss)
+            # Blocks run the model's own Python; a chunked twin has taken its attributes over.
+            if recorded is not None and chunks:
+                guards = recorded.state()
+            else:
+                guards = structure_of(model, settings.loss)
             return replace(found, recorded=recorded, guards=guards)
 
         return _of_all(ranks.together("measure", measure, runs_model=True), ranks)
@@ -450,9 +452,10 @@ def _held(model: nn.Module, loss: Any) -> nn.Module:
 def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
     """The modules, parameters and hooks of a step, and the functions that are its forwards."""
     own = loss if isinstance(loss, nn.Module) else None
-    return StateSnapshot(
-        {"model": model, "loss": own}, Reach(frozenset({"forward"})), frozenset({"_buffers"})
-    )
+    skip = frozenset({"_buffers"})
+    if is_spread(model):
+        skip |= {"_parameters"}  # gathered ones take the place of shards, and give it back
+    return StateSnapshot({"model": model, "loss": own}, Reach(frozenset({"forward"})), skip)
 
 
 def _of_all(captured: CapturedStep, ranks: Ranks) -> CapturedStep:

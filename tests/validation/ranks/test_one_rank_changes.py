@@ -37,21 +37,25 @@ class Block(nn.Module):
 
 
 def _halved(module, x):
-    return 0.5 * torch.tanh(module.linear(x))
+    return torch.tanh(module.linear(x) * 0.5)
 
 
 def spread(model, how):
     """`model` with sharded parameters, or inside of a wrapper that averages gradients."""
+    if how == "averaged":
+        return nn.parallel.DistributedDataParallel(model)
+    for block in [*model, model]:
+        spread_block(block)
+    return model
+
+
+def spread_block(block):
+    """Shard what is not sharded yet."""
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    if how == "averaged":
-        return nn.parallel.DistributedDataParallel(model)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for block in [*model, model]:
-        fully_shard(block, mesh=mesh)
-    return model
+    fully_shard(block, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
 
 
 @contextlib.contextmanager
@@ -62,7 +66,7 @@ def changed(name, model, module):
             model[1].tau = 0.5
             stack.callback(setattr, model[1], "tau", 1.0)
         if name == "hook":
-            stack.callback(model[1].register_forward_hook(lambda module, args, out: out / 2).remove)
+            stack.callback(model[1].register_forward_hook(lambda module, args, out: None).remove)
         if name == "forward":
             model[1].forward = partial(_halved, model[1])
             stack.callback(delattr, model[1], "forward")
@@ -134,6 +138,14 @@ class Loop:
         pairs = zip(*(model.parameters() for model in self.models), strict=True)
         same = all(torch.allclose(_full(one.grad), _full(other.grad)) for one, other in pairs)
         return "trains" if same else "other gradients"
+
+    def replace_block(self):
+        """Another block, with other weights, in both models."""
+        torch.manual_seed(5)
+        block = Block()
+        for model in self.models:
+            model[1] = copy.deepcopy(block)
+            spread_block(model[1])
 
 
 def _full(gradient):
@@ -236,3 +248,15 @@ def test_one_rank_alone_meets_another_shape_after_a_plan_was_applied():
     """No rank is there to plan with: the others wait for its gradients."""
     one, other = run_ranks(_applied, 2, timeout_s=60)
     assert all(map(torch.equal, one, other))
+
+
+def _replaced(rank):
+    loop = Loop(rank, "sharded", "block")
+    found = [loop.run("")]
+    loop.replace_block()
+    return [*found, loop.run(""), len(loop.module.plans)]
+
+
+def test_a_sharded_block_that_is_replaced_runs():
+    """The plan was made of the former one, which ran on, in silence."""
+    assert run_ranks(_replaced, 2) == [["trains", "trains", 1]] * 2
