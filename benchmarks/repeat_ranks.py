@@ -4,7 +4,7 @@ A collective that is not matched shows now and then, on a busy machine: one gree
 ``python benchmarks/repeat_ranks.py --times 50`` runs all of them so many times, one round after the
 other, and ends with 1 where one failed, hung or aborted. What a failing run left (its errors, and
 the Python stacks of every rank of a run that hangs) is written to ``--keep``. Nothing that one run
-measured is there in the next.
+measured is there in the next; each test starts processes of its own, and sees them end.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["SCHEDSIM_CACHE_DIR"] = folder  # before the ranks' parent is started
+            os.environ["SCHEDSIM_RANKS_ONCE"] = "1"
             repeated = Repeated(given.times, Path(folder), keep)
             found = pytest.main(["-q", "-p", "no:cacheprovider", *given.tests], plugins=[repeated])
     finally:

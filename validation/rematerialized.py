@@ -8,6 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -32,8 +33,9 @@ from .guards.plan_variants import (
 from .guards.recording import kept_generators
 from .ranks import ALONE, Ranks
 from .ranks.buckets import averaging
-from .ranks.members import communicates
+from .ranks.members import communicates, is_spread
 from .ranks.one_plan import check_one_plan
+from .ranks.step_words import StepWord, agreed
 from .step_bound import kept_within
 from .step_check import compare
 from .step_inputs import check_step_inputs
@@ -56,6 +58,14 @@ from .ways.choices import choose, wanted
 from .ways.way import Way
 
 SHAPES = ("plan", "raise")
+
+
+class Coming(Enum):
+    """Whether ranks that need not follow one plan make the next one together."""
+
+    ALL = auto()
+    PERHAPS = auto()
+    NONE = auto()
 
 
 class Rematerialized(nn.Module):
@@ -97,7 +107,10 @@ class Rematerialized(nn.Module):
         self._many_sizes = ManySizes()
         self._changes = 0  # of plans, by the caller; the same on all ranks
         self._bucket_bytes = 0  # of the wrapper that averages gradients, once a step has shown it
-        self._all_come = True  # all ranks plan the next step, as its caller calls all of them
+        self._coming = Coming.ALL  # which ranks plan the next step with this one
+        self._common: frozenset[int] | None = None  # numbers of the plans that fit on all ranks
+        self._num_plans = 0
+        self._last_form: tuple[Any, str] | None = None
         self._backward_autocast = Autocast()  # in which the loop calls backward(), once it has
         hidden["forward"] = _Forward(self)
 
@@ -116,7 +129,7 @@ class Rematerialized(nn.Module):
         UnsupportedError
             Such steps run as the model itself runs them; the message says why.
         """
-        key = self._full_key(inputs, keywords)
+        key = self._full_key(inputs, keywords, "plans a step")
         planned = self._step_for(key, inputs, keywords)
         if planned is None:
             raise UnsupportedError(self._planned[key].reasons[-1], hint="a step still runs")
@@ -124,40 +137,68 @@ class Rematerialized(nn.Module):
 
     def plan_for(self, *inputs: Any, **keywords: Any) -> None:
         """As `prepare`, also where the plan is for later steps than the first."""
-        key = self._full_key(inputs, keywords)
+        key = self._full_key(inputs, keywords, "plans a step")
         if self._settings.largest:
             self._step_of_many(key, inputs, keywords)
         self._step_for(key, inputs, keywords)
 
-    def _full_key(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
-        """The values that a plan depends on, here and on the ranks that follow the same plan."""
-        ranks = self._settings.bound_ranks
-        key = step_key(self._model, inputs, keywords)
-        return key if ranks.alone else (*key, self._forms_of_all(key, ranks))
+    def _full_key(
+        self, inputs: tuple[Any, ...], keywords: Mapping[str, Any], does: str = "runs a step"
+    ) -> Any:
+        """The values that a plan depends on, here and on the ranks that follow the same plan.
 
-    def _forms_of_all(self, key: Any, ranks: Ranks) -> tuple[str, ...]:
-        """The short form of `key` on each rank; all ranks run this step by one schedule."""
-        rows = ranks.gather_from("start a step", lambda: (key_digest(key), self._changes))
-        changes = [row[1] for row in rows]
-        if len(set(changes)) > 1:
-            late = ranks.members[changes.index(min(changes))]
-            raise SchedsimError(
-                f"rank {late} goes on with an earlier plan than rank "
-                f"{ranks.members[changes.index(max(changes))]}",
-                hint="call replan, use and apply on all ranks, as they run one schedule",
-            )
-        return tuple(row[0] for row in rows)
+        These ranks tell each other what they do, and which plans fit, so that a rank with nothing
+        new learns here that another one needs a plan.
+        """
+        ranks = self._settings.bound_ranks
+        if ranks.alone:
+            return step_key(self._model, inputs, keywords)
+        key: Any = None
+
+        def word() -> StepWord:
+            nonlocal key
+            key = step_key(self._model, inputs, keywords)
+            form = self._form_of(key)
+            fitting = {
+                full[-1]: tuple(step.number for step in variants.steps if step.change is None)
+                for full, variants in self._planned.items()
+                if full[-1][ranks.place] == form
+            }
+            return StepWord(does, form, str(Autocast.now()), self._changes, fitting)
+
+        found = agreed(ranks.gather_from("start a step", word), ranks.members)
+        self._common = found.numbers
+        return (*key, found.forms)
+
+    def _form_of(self, key: Any) -> str:
+        """The short form of `key`, which mostly is that of the step before."""
+        if self._last_form is None or self._last_form[0] != key:
+            self._last_form = (key, key_digest(key))
+        return self._last_form[1]
+
+    def _evaluation_begins(self) -> None:
+        """Fail on all ranks where another one trains, if evaluating gathers parameters too."""
+        ranks = self._settings.bound_ranks
+        if not ranks.alone and is_spread(self._model):
+            words = ranks.gather(StepWord("evaluates"), "start a step")
+            agreed(words, ranks.members)
+
+    def _those_that_come(self) -> Ranks:
+        """The ranks that plan the next step with this one."""
+        ranks = self._settings.ranks
+        if ranks.bound or ranks.alone or self._coming is Coming.ALL:
+            return ranks
+        return ranks if self._coming is Coming.PERHAPS and ranks.meet() else ALONE
 
     def _with_planners(self, settings: Settings, key: Any) -> Settings:
-        """`settings` with the ranks that plan this step with this one."""
+        """`settings` with those of its ranks whose step is the same."""
         ranks = settings.ranks
         if ranks.bound or ranks.alone:
             return settings
         # Nothing in these steps is a collective: each may follow a plan of its own, and does where
         # its steps are not those of the others.
-        if not self._all_come:
-            return replace(settings, ranks=ALONE)
-        rows = ranks.gather((key_digest(key), settings.alike()), "compare steps")
+        state = self._changes, self._budget_bytes is None, self._bucket_bytes
+        rows = ranks.gather((key_digest(key), settings.alike(), state), "compare steps")
         return settings if len(set(rows)) == 1 else replace(settings, ranks=ALONE)
 
     def adopt(self, captured: CapturedStep, plan: Plan, inputs: Any, keywords: Any) -> None:
@@ -176,9 +217,10 @@ class Rematerialized(nn.Module):
         planned, difference = self._compared(planned, inputs, keywords, ranks)
         if difference is not None:
             self._accept(planned, difference)
-        key = self._full_key(inputs, keywords)
+        key = self._full_key(inputs, keywords, "uses a plan")
         self._own_key, self._own_plan = key, None
-        self._keep(key, Variants()).add(planned)
+        self._coming = Coming.NONE
+        self._keep(key, Variants()).add(self._numbered(planned))
 
     def use(self, plan: Plan, *inputs: Any, **keywords: Any) -> None:
         """Run steps with inputs like these by `plan` from now on.
@@ -214,7 +256,7 @@ class Rematerialized(nn.Module):
         it.
         """
         self._changes += 1
-        self._all_come = True
+        self._coming = Coming.PERHAPS
         self._settings = replace(self._settings, budget=budget)
         self._budget_bytes = None
         self._own_key = self._own_plan = None
@@ -238,7 +280,10 @@ class Rematerialized(nn.Module):
         """
         variants = self._planned.get(key)
         if variants is None:
-            check_step_inputs(self._model, self._settings.loss, inputs, keywords)
+            loss, ranks = self._settings.loss, self._settings.bound_ranks
+            ranks.together(
+                "read the inputs", lambda: check_step_inputs(self._model, loss, inputs, keywords)
+            )
             if self._planned and self._shapes == "raise":
                 known = next(iter(self._planned))
                 raise SchedsimError(
@@ -250,10 +295,20 @@ class Rematerialized(nn.Module):
             )
             return planned
         self._planned.move_to_end(key)
-        found = variants.fitting(tried)
+        found = variants.fitting(tried, self._common)
         if found is not None or variants.level == "plain":
             return found
-        return self._another(key, variants, inputs, keywords, why or str(variants.change()))
+        why = self._why_anew(variants, why)
+        return self._another(key, variants, inputs, keywords, why)
+
+    def _why_anew(self, variants: Variants, why: str) -> str:
+        """`why` no plan fits, or what has changed, here or on another rank."""
+        ranks, change = self._settings.bound_ranks, variants.change()
+        if ranks.alone:
+            return why or str(change)
+        own = why or ("" if change is None else str(change))
+        rows = zip(ranks.members, ranks.gather(own, "compare steps"), strict=True)
+        return own or next((f"on rank {rank}, {its}" for rank, its in rows if its), "other states")
 
     def _another(
         self,
@@ -291,7 +346,12 @@ class Rematerialized(nn.Module):
 
     def _settled(self, variants: Variants, planned: PlannedStep) -> PlannedStep | None:
         """`planned`, unless it is for the state that a first forward sets up."""
-        change = planned.change
+        change: Any = planned.change
+        ranks = self._settings.bound_ranks
+        if not ranks.alone:
+            own = None if change is None else str(change)
+            rows = [row for row in ranks.gather(own, "compare steps") if row is not None]
+            change = own or next(iter(rows), None)
         if change is None:
             return planned
         variants.say(
@@ -314,7 +374,8 @@ class Rematerialized(nn.Module):
                 f"{type(self._model).__name__} was spread over ranks after it was planned",
                 hint="shard it first, and rematerialize it then",
             )
-        coming = settings.ranks if self._all_come else settings.bound_ranks
+        coming = self._those_that_come()
+        settings = replace(settings, ranks=coming)
 
         def planned_at(settings: Settings) -> tuple[PlannedStep, Ranks]:
             found = self._with_planners(settings, key)
@@ -354,8 +415,13 @@ class Rematerialized(nn.Module):
                     if difference is None or not difference.rounding:
                         raise
                     planned, self._budget_bytes = by_op, by_op.plan.budget_bytes
-        self._all_come = False
+        self._coming = Coming.NONE
+        planned = self._numbered(planned)
         return planned if difference is None else self._accept(planned, difference)
+
+    def _numbered(self, planned: PlannedStep) -> PlannedStep:
+        self._num_plans += 1
+        return replace(planned, number=self._num_plans)
 
     def _accept(self, planned: PlannedStep, difference: Difference) -> PlannedStep:
         """`planned` with a warning where it rounds otherwise; an error where it is another step."""
@@ -431,7 +497,8 @@ class Rematerialized(nn.Module):
         recorded = captured.recorded if captured is not None else None
         if recorded is not None and recorded.questions:
             captured = None  # its answers may be those of other inputs
-        if captured is None or (captured.guards is not None and captured.guards.change()):
+        is_new = captured is not None and not (captured.guards and captured.guards.change())
+        if not settings.ranks.all(is_new, "compare steps") or captured is None:
             captured = capture_step(self._model, inputs, keywords, settings)
         self._captured[key] = captured
         while len(self._captured) > self._max_shapes:
@@ -455,6 +522,7 @@ class Rematerialized(nn.Module):
 
     def _step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if not self.training or not torch.is_grad_enabled():
+            self._evaluation_begins()
             return self._plain(inputs, keywords)
         self._replan_for_buckets()
         key, why = self._full_key(inputs, keywords), ""
@@ -586,7 +654,7 @@ class Rematerialized(nn.Module):
         self._bucket_bytes = max(num_bytes, self._bucket_bytes)
         self._own_key = None
         self._planned.clear()
-        self._all_come = True  # the wrapper's forward is a step of all ranks
+        self._coming = Coming.PERHAPS  # the wrapper's forward is a step of all ranks
 
     def _plain(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         loss = self._settings.loss
@@ -721,6 +789,7 @@ class Rematerialized(nn.Module):
             model, self._settings, shapes=self._shapes, max_shapes=self._max_shapes
         )
         made._budget_bytes, made._num_inputs = self._budget_bytes, self._num_inputs
+        made._coming = Coming.PERHAPS  # one rank alone may make a copy
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -46,6 +46,7 @@ from .optimizer_requests import with_optimizer
 from .ranks import ALONE, Ranks
 from .ranks.envelope import envelope
 from .ranks.failures import is_elsewhere
+from .ranks.members import is_spread
 from .ranks.one_plan import planned_once
 from .resident_state import ResidentState, resident_state
 from .step_budget import budget_in_bytes
@@ -226,6 +227,8 @@ class PlannedStep:
         How the planned step compared with the plain one, in words.
     measured_bytes
         Measured peak of a compiled step, resident bytes included; ``None`` for other steps.
+    number
+        Which plan of its model it is, counted from 1; the same on all ranks that run it.
     """
 
     captured: CapturedStep
@@ -235,6 +238,7 @@ class PlannedStep:
     ways: tuple[Way, ...] = ()
     check_note: str = "not compared with the plain step"
     measured_bytes: int | None = None
+    number: int = 0
 
     @property
     def change(self) -> StateChange | None:
@@ -372,10 +376,11 @@ def _capture(
                     hint=f"{way_out}in_place=True, for a loop that computes the loss itself, runs "
                     "what can be traced within the budget and the rest as it is",
                 ) from error
-            guards = None
-            if recorded is not None:
-                # Blocks run the model's own Python; a chunked twin has taken its attributes over.
-                guards = recorded.state() if chunks else structure_of(model, settings.loss)
+            # Blocks run the model's own Python; a chunked twin has taken its attributes over.
+            if recorded is not None and chunks:
+                guards = recorded.state()
+            else:
+                guards = structure_of(model, settings.loss)
             return replace(found, recorded=recorded, guards=guards)
 
         return _of_all(ranks.together("measure", measure, runs_model=True), ranks)
@@ -447,9 +452,10 @@ def _held(model: nn.Module, loss: Any) -> nn.Module:
 def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
     """The modules, parameters and hooks of a step, and the functions that are its forwards."""
     own = loss if isinstance(loss, nn.Module) else None
-    return StateSnapshot(
-        {"model": model, "loss": own}, Reach(frozenset({"forward"})), frozenset({"_buffers"})
-    )
+    skip = frozenset({"_buffers"})
+    if is_spread(model):
+        skip |= {"_parameters"}  # gathered ones take the place of shards, and give it back
+    return StateSnapshot({"model": model, "loss": own}, Reach(frozenset({"forward"})), skip)
 
 
 def _of_all(captured: CapturedStep, ranks: Ranks) -> CapturedStep:

@@ -21,6 +21,10 @@ LONGEST_S = 3600.0
 """Seconds after which they are killed whatever they wait for."""
 
 
+ONCE = "SCHEDSIM_RANKS_ONCE"
+"""Set, to anything, where each call shall have processes of its own, and see them end."""
+
+
 # What a rank would import by itself, in most of a second: torch when it is first traced, we when
 # we first plan.
 PRELOADED = [
@@ -50,48 +54,100 @@ def run_ranks(function, num_ranks, *arguments, timeout_s=TIMEOUT_S, allow_exit=F
     Raises `RankProcessError` where one raises, dies, or is not done in time; none is left behind.
     With `allow_exit`, the exit status takes the place of the result of a rank that ends its
     process.
+
+    The processes serve later calls too, each call in a process group of its own: starting and
+    warming them up takes longer than most of what they are asked. Those of a call that has failed,
+    or in which one has ended, serve no other.
     """
-    # Ranks are forked from a process that has imported much and started no thread.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    _idle[:] = [worker for worker in _idle if worker.process.is_alive()]
+    workers = [_idle.pop() if _idle else _Worker() for _ in range(num_ranks)]
     with tempfile.TemporaryDirectory() as folder:
-        rows = [(rank, num_ranks, folder, function, arguments) for rank in range(num_ranks)]
-        processes = [context.Process(target=_rank, args=row, daemon=True) for row in rows]
         try:
-            for process in processes:
-                process.start()
-            _wait(processes, folder, timeout_s)
+            for rank, worker in enumerate(workers):
+                worker.begin(rank, num_ranks, folder, function, arguments)
+            _wait(workers, folder, timeout_s)
+            found = [
+                _result(folder, rank, worker, allow_exit) for rank, worker in enumerate(workers)
+            ]
+            if all(worker.is_done for worker in workers):
+                if os.environ.get(ONCE):
+                    for rank, worker in enumerate(workers):
+                        worker.end(rank)
+                else:
+                    _idle.extend(reversed(workers))
+                workers = []
+            return found
         finally:
-            for process in processes:
-                process.kill()
-            for process in processes:
-                process.join()
-        return [
-            _result(folder, rank, process, allow_exit) for rank, process in enumerate(processes)
-        ]
+            for worker in workers:
+                worker.process.kill()
+            for worker in workers:
+                worker.process.join()
 
 
-def _wait(processes, folder, timeout_s):
+_idle = []
+"""Workers that wait for a call, the one of the lowest rank last."""
+
+
+class _Worker:
+    """A process that is a rank of one call after the other."""
+
+    def __init__(self):
+        # It is forked from a process that has imported much and started no thread.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.is_done = self.has_ended = False
+
+    def begin(self, *call):
+        """Begin a call."""
+        self.is_done = False
+        self.pipe.send(call)
+
+    def end(self, rank):
+        """Let the process end by itself."""
+        self.pipe.close()
+        self.process.join(60.0)
+        code = self.process.exitcode
+        if code != 0:
+            self.process.kill()
+            raise RankProcessError(f"rank {rank} ended with {code} after its work was done")
+
+    def look(self, seconds):
+        """Whether the process is done with the call, or has ended."""
+        if not (self.is_done or self.has_ended) and self.pipe.poll(seconds):
+            try:
+                self.is_done = bool(self.pipe.recv())
+            except (EOFError, ConnectionResetError):
+                self.has_ended = True
+                self.process.join()
+        return self.is_done or self.has_ended
+
+
+def _wait(workers, folder, timeout_s):
     began = time.monotonic()
-    failed_at, queued = None, dict.fromkeys(range(len(processes)), 0.0)
+    failed_at = None
+    before = [_queued_s(worker.process.pid) for worker in workers]
+    queued = list(before)
     while True:
-        for process in processes:
-            process.join(0.05)
-        if not any(process.is_alive() for process in processes):
+        if all(worker.look(0.05) for worker in workers):
             return
         now = time.monotonic()
-        if failed_at is None and any(process.exitcode for process in processes):
+        if failed_at is None and any(worker.process.exitcode for worker in workers):
             failed_at = now
         # On a busy machine a rank is slow; one that hangs waits for no core.
-        for k, process in enumerate(processes):
-            queued[k] = max(queued[k], _queued_s(process.pid))  # nobody counts for one that ended
-        queued_s = sum(queued.values())
+        for k, worker in enumerate(workers):
+            # Nobody counts for one that ended.
+            queued[k] = max(queued[k], _queued_s(worker.process.pid))
+        queued_s = sum(queued) - sum(before)
         # Where one has died, the others have some seconds to say what they saw.
         late = failed_at is not None and now > failed_at + 60.0 + queued_s
         if late or now > began + min(timeout_s + queued_s, LONGEST_S):
-            _ask_for_stacks(processes)
-            stacks = [_text(folder, f"stack{rank}") for rank in range(len(processes))]
-            errors = [_text(folder, f"error{rank}") for rank in range(len(processes))]
+            _ask_for_stacks([worker.process for worker in workers])
+            stacks = [_text(folder, f"stack{rank}") for rank in range(len(workers))]
+            errors = [_text(folder, f"error{rank}") for rank in range(len(workers))]
             raise RankProcessError("\n".join(["the ranks hang", *errors, *stacks]))
 
 
@@ -110,16 +166,16 @@ def _ask_for_stacks(processes):
     time.sleep(2.0)
 
 
-def _result(folder, rank, process, allow_exit):
+def _result(folder, rank, worker, allow_exit):
     import pickle
 
-    path = Path(folder, f"result{rank}")
-    if process.exitcode == 0 and path.exists():
+    path, code = Path(folder, f"result{rank}"), worker.process.exitcode
+    if not code and path.exists():
         return pickle.loads(path.read_bytes())
     if allow_exit and not Path(folder, f"error{rank}").exists():
-        return process.exitcode
+        return code
     errors = _text(folder, f"error{rank}")
-    raise RankProcessError(f"rank {rank} ended with {process.exitcode}\n{errors}")
+    raise RankProcessError(f"rank {rank} ended with {code}\n{errors}")
 
 
 def _text(folder, name):
@@ -127,27 +183,55 @@ def _text(folder, name):
     return f"-- {name}\n{path.read_text()}" if path.exists() else ""
 
 
+def _serve(pipe):
+    """Run calls until nobody is left to send any."""
+    import torch
+
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    while True:
+        try:
+            call = pipe.recv()
+        except EOFError:
+            return
+        environment, numbers = dict(os.environ), torch.get_rng_state()
+        _rank(*call)
+        pipe.send("done")
+        os.environ.clear()
+        os.environ.update(environment)
+        torch.set_rng_state(numbers)
+        # Dynamo traces a function a few times only, and would count those of earlier tests.
+        torch._dynamo.reset()
+        # What is there now is no garbage of later calls.
+        gc.collect()
+        gc.freeze()
+
+
 def _rank(rank, num_ranks, folder, function, arguments):
+    """Run one call; its result, or its error, is in `folder` then."""
     import pickle
 
-    import torch
     import torch.distributed as dist
 
-    stack = open(Path(folder, f"stack{rank}"), "w")  # noqa: SIM115 - for the fault handler
-    faulthandler.enable(stack)
-    faulthandler.register(signal.SIGUSR1, file=stack)  # so that a test that hangs says where
-    torch.set_num_threads(1)
-    path = Path(folder, "store")
-    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=num_ranks)
-    try:
-        found = function(rank, *arguments)
-        Path(folder, f"result{rank}").write_bytes(pickle.dumps(found))
-        _wait_for_others(folder, num_ranks)
-    except BaseException:
-        Path(folder, f"error{rank}").write_text(traceback.format_exc())
-        sys.stderr.flush()
-        os._exit(1)  # peers see at once that it is gone
-    end_process_group()
+    with open(Path(folder, f"stack{rank}"), "w") as stack:
+        faulthandler.enable(stack)
+        faulthandler.register(signal.SIGUSR1, file=stack)  # so that a test that hangs says where
+        path = Path(folder, "store")
+        dist.init_process_group(
+            "gloo", init_method=f"file://{path}", rank=rank, world_size=num_ranks
+        )
+        try:
+            found = function(rank, *arguments)
+            Path(folder, f"result{rank}").write_bytes(pickle.dumps(found))
+            _wait_for_others(folder, num_ranks)
+        except BaseException:
+            Path(folder, f"error{rank}").write_text(traceback.format_exc())
+            sys.stderr.flush()
+            os._exit(1)  # peers see at once that it is gone
+        end_process_group()
+        faulthandler.unregister(signal.SIGUSR1)
+        faulthandler.disable()
 
 
 def _wait_for_others(folder, num_ranks):

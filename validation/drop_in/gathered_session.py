@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,8 @@ from ..dry_cuda import has_values
 from ..measure import storage_bytes
 from ..measure.cuda import requested_bytes
 from ..ranks import Ranks
+from ..ranks.members import is_spread
+from ..ranks.step_words import StepWord, agreed
 from ..torch_private import sharded_groups as private
 from ..torch_private.graph_tasks import when_backward_ends
 from .drop_in_options import DropInOptions
@@ -75,6 +78,7 @@ class GatheredSession(Session):
     def __init__(self, model: nn.Module, options: DropInOptions, ranks: Ranks) -> None:
         super().__init__(replace(options, dynamic=False))
         self._ranks = ranks
+        self._model = weakref.ref(model)
         self._device = next(model.parameters()).device
         self.checks = self.checks and has_values(self._device)
         self._shares = ShardedState(model, options)
@@ -94,7 +98,7 @@ class GatheredSession(Session):
         begins = not any(call.is_open for call in self._calls)
         may_start = self._meter is None and may_record()
         lasting = self._begun(inputs) if begins else None
-        self._ranks.together("plan a step", lambda: self._plan_beside(lasting))
+        self._agree(lambda: self._plan_beside(lasting))
         if not begins:
             return
         if self.is_rehearsing or not may_start or not self.is_learning:
@@ -129,6 +133,19 @@ class GatheredSession(Session):
         if self._device.type == "cuda":
             lasting = max(lasting, requested_bytes(self._device) - self._passing.num_bytes)
         return lasting
+
+    def evaluation_begins(self) -> None:
+        """A forward of the whole model is about to run as it is: other ranks must run one too."""
+        model = self._model()
+        if model is not None and is_spread(model):  # else nothing is left to gather (unshard)
+            self._agree(lambda: None)
+
+    def _agree(self, work: Callable[[], None]) -> None:
+        def word() -> StepWord:
+            work()
+            return StepWord("trains" if torch.is_grad_enabled() else "runs without gradients")
+
+        agreed(self._ranks.gather_from("start a step", word), self._ranks.members)
 
     def _plan_beside(self, lasting_bytes: int | None) -> None:
         if lasting_bytes is not None:

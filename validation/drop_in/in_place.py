@@ -406,7 +406,10 @@ class _BudgetedCall:
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         model, session = self._model, self.session
-        if not model.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        is_compiling = torch.compiler.is_compiling()
+        if not model.training or not torch.is_grad_enabled() or is_compiling:
+            if not is_compiling:
+                session.evaluation_begins()
             return call_as_itself(model)(*inputs, **keywords)
         session.step_begins((inputs, keywords))
         if self._compares and not session.is_rehearsing:

@@ -180,6 +180,9 @@ class Session:
             if self._may_start and self._is_missing:
                 self._start_measuring(torch.device(self.parts[0].device))
 
+    def evaluation_begins(self) -> None:
+        """A forward of the whole model is about to run as it is."""
+
     # -- what the parts report --------------------------------------------------------------------
 
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:

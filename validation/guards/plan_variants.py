@@ -9,6 +9,7 @@ where that is impossible, the plain step runs. Each such change is reported once
 from __future__ import annotations
 
 import warnings
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,10 +55,16 @@ class Variants:
     level: str | None = None
     reasons: list[str] = field(default_factory=list)
 
-    def fitting(self, but: tuple[PlannedStep, ...] = ()) -> PlannedStep | None:
-        """The plan whose Python state is the present one, last used first; none of `but`."""
+    def fitting(
+        self, but: tuple[PlannedStep, ...] = (), among: Container[int] | None = None
+    ) -> PlannedStep | None:
+        """The plan whose Python state is the present one, last used first; none of `but`.
+
+        Where the plans that fit on all ranks are known, it is `among` them, by their numbers.
+        """
         for step in reversed(self.steps):
-            if not any(step is other for other in but) and step.change is None:
+            fits = step.change is None if among is None else step.number in among
+            if fits and not any(step is other for other in but):
                 if step is not self.steps[-1]:
                     self.steps.remove(step)
                     self.steps.append(step)

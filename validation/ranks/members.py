@@ -49,6 +49,11 @@ def mesh_ranks(model: nn.Module) -> set[int]:
     return found
 
 
+def is_spread(model: nn.Module) -> bool:
+    """Whether some parameters of `model` are spread over ranks at present."""
+    return any(getattr(p, "device_mesh", None) is not None for p in model.parameters())
+
+
 def _communicates(module: nn.Module) -> bool:
     """Whether `module` communicates in its forward, its parameters being whole."""
     if isinstance(module, nn.SyncBatchNorm | DistributedDataParallel):

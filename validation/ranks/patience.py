@@ -4,7 +4,8 @@ While ranks measure, a rank may wait in a collective of the model that another r
 failed, will never enter. The rank that fails writes so to the store of the process group; a thread
 of each rank reads it there. A wait that goes through Python (FSDP over gloo) is then interrupted. A
 wait inside of a kernel cannot be interrupted; its process ends with the message, as NCCL's watchdog
-ends it.
+ends it. While steps run, a thread would cost more than they can pay: each wait looks there itself,
+once it is long.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import torch.distributed as dist
 
 from .failures import Interrupted
+from .standstill import COLLECTIVE, Standing
 
 TURN_S = 0.25
 """Seconds of one turn of waiting, after which a rank looks whether another one has failed."""
@@ -42,6 +46,64 @@ def wait_in_turns(wait: Any, give_up: Any) -> Any:
         give_up()
 
 
+def takes_turns(timeout: Any) -> bool:
+    """Whether a wait is split into turns: one with a time of its own ends by itself."""
+    return timeout is None or timeout.total_seconds() <= 0
+
+
+class Hearing:
+    """Waits of the whole process, the loop's own among them, that end when another rank has failed.
+
+    A rank may fail in a backward, in the loss or in the optimizer, while others wait for it in a
+    collective that no plan knows of.
+    """
+
+    def __init__(self) -> None:
+        self.channels: list[Any] = []
+        self._wait: Any = None
+
+    def add(self, channel: Any) -> None:
+        """Hear of the ranks of `channel`: ``hear(standing)`` raises, ``explained(error)`` too."""
+        if channel not in self.channels:
+            self.channels.append(channel)
+        if self._wait is None:
+            self._wait = dist.Work.wait
+            _set_wait(lambda work, timeout=None: self._waited(work, timeout))
+
+    def remove(self, channel: Any) -> None:
+        """Hear of its ranks no more."""
+        if channel in self.channels:
+            self.channels.remove(channel)
+
+    def _waited(self, work: Any, timeout: Any) -> Any:
+        channels = [one for one in self.channels if one.is_current] if takes_turns(timeout) else []
+        if not channels:
+            return self._wait(work) if timeout is None else self._wait(work, timeout)
+        waits = [(channel, channel.standing(COLLECTIVE)) for channel in channels]
+
+        def hear() -> None:
+            for channel, standing in waits:
+                channel.hear(standing)
+
+        try:
+            return wait_in_turns(lambda turn: self._wait(work, turn), hear)
+        except RuntimeError as error:
+            for channel, _ in waits:
+                channel.explain(error)
+            raise
+        finally:
+            for _, standing in waits:
+                standing.over()
+
+
+HEARING = Hearing()
+
+
+def _set_wait(wait: Any) -> None:
+    work: Any = dist.Work
+    work.wait = wait
+
+
 class Lookout:
     """Watches whether another rank has failed, and interrupts the waits of this rank.
 
@@ -55,10 +117,22 @@ class Lookout:
         Name of this rank, for its last message.
     interrupts
         Whether waits for a collective are on the host, and are split into turns.
+    standing
+        Makes what each of these waits looks at, to find ranks that wait for each other.
     """
 
-    def __init__(self, store: Any, key: str, name: str, *, interrupts: bool, num_ranks: int):
+    def __init__(
+        self,
+        store: Any,
+        key: str,
+        name: str,
+        *,
+        interrupts: bool,
+        num_ranks: int,
+        standing: Callable[[str], Standing] | None = None,
+    ):
         self.store, self.key, self.name = store, key, name
+        self.standing = standing or partial(Standing, None)
         self.interrupts = interrupts
         self.every_s = TURN_S * max(1.0, num_ranks / 16)
         self.failed = threading.Event()
@@ -72,11 +146,16 @@ class Lookout:
             original = self._wait = dist.Work.wait
 
             def wait(work: Any, timeout: Any = None) -> Any:
-                if timeout is not None and timeout.total_seconds() > 0:
+                if not takes_turns(timeout):
                     return original(work, timeout)
-                return wait_in_turns(lambda turn: original(work, turn), self._give_up)
+                standing = self.standing(COLLECTIVE)
+                try:
+                    give_up = partial(self._give_up, standing)
+                    return wait_in_turns(lambda turn: original(work, turn), give_up)
+                finally:
+                    standing.over()
 
-            self._set_wait(wait)
+            _set_wait(wait)
         return self
 
     def __exit__(
@@ -86,17 +165,17 @@ class Lookout:
         traceback: TracebackType | None,
     ) -> None:
         if self._wait is not None:
-            self._set_wait(self._wait)
+            _set_wait(self._wait)
         self._over.set()
         self._thread.join()
 
-    def _set_wait(self, wait: Any) -> None:
-        work: Any = dist.Work
-        work.wait = wait
-
-    def _give_up(self) -> None:
+    def _give_up(self, standing: Standing) -> None:
         if self.failed.is_set():
             raise Interrupted("another rank has failed")
+        line = standing.turn()
+        if line is not None:
+            self.store.set(self.key, line)
+            raise Interrupted(line)
 
     def _look(self) -> None:
         while not self._over.wait(self.every_s):

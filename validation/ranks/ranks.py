@@ -25,12 +25,17 @@ from .failures import (
     mark_elsewhere,
     told,
 )
-from .patience import GRACE_S, TURN_S, Lookout, wait_in_turns
+from .last_words import forget, tell_before_the_end
+from .patience import GRACE_S, HEARING, TURN_S, Lookout, wait_in_turns
+from .standstill import Board, Standing
 
 T = TypeVar("T")
 
 ARRIVAL_S = 300.0
 """Seconds after which ranks that have not come to plan are given up."""
+
+MEETING_S = 10.0
+"""Seconds for which ranks wait for others with which they may plan, or may not."""
 
 
 class Ranks:
@@ -56,7 +61,10 @@ class Ranks:
     @classmethod
     def among(cls, members: tuple[int, ...], *, bound: bool) -> Ranks:
         """The given ranks, of which this process is one; all of them must call this."""
-        return cls(members, bound=bound, channel=_Channel.of(members))
+        channel = _Channel.of(members)
+        if bound and not torch.cuda.is_available():  # NCCL waits on the device
+            HEARING.add(channel)
+        return cls(members, bound=bound, channel=channel)
 
     @property
     def alone(self) -> bool:
@@ -67,6 +75,11 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this is the rank that acts for all."""
         return self.alone or dist.get_rank() == self.members[0]
+
+    @property
+    def place(self) -> int:
+        """The place of this rank among the members."""
+        return 0 if self.alone else self.members.index(dist.get_rank())
 
     def __deepcopy__(self, memo: Any) -> Ranks:
         return self  # a group of processes is not copied with a model
@@ -189,9 +202,19 @@ class Ranks:
         if self._channel is not None:
             self._channel.awaited(what)
 
+    def meet(self) -> bool:
+        """Whether all ranks come here within `MEETING_S`; the answer is the same on all that come.
+
+        For ranks that could each go on by themselves: nobody waits for one that does not come.
+        """
+        return self._channel is None or self._channel.meet()
+
 
 _RUN_FAILED = "run failed"
 """Key of the message of a rank whose run of the model failed."""
+
+_SHORT_BYTES, _SIZE_BYTES = 1024, 8
+"""Bytes of the first message of an exchange, and those at its front that say how long it is."""
 
 LAST_WORDS_S = 2.0
 """Seconds in which a rank that has failed says so: its connections may end before."""
@@ -205,7 +228,7 @@ def _is_lost_connection(error: Exception) -> bool:
 class _Channel:
     """The channel of one group: ranks gather small objects, and an error of one ends all."""
 
-    known: ClassVar[dict[tuple[int, ...], tuple[Any, _Channel]]] = {}
+    known: ClassVar[dict[tuple[int, ...], _Channel]] = {}
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members
@@ -218,18 +241,27 @@ class _Channel:
         self.store = prefixed(f"schedsim/{self.group.group_name}", store)
         self.turn = 0  # number of exchanges; the same on all ranks
         self.phase = 0  # number of times that collectives of the model were to run
+        self.num_meetings = 0
         self.broken = ""
         self.is_watched = False  # whether a lookout is on
+        self.doing = ""  # what is exchanged
+        self.world = default_group()
+        # Where there are other ranks beside these, some may wait for them.
+        is_world = len(members) == dist.get_world_size()
+        self.board = Board(self.store, members, self.rank) if is_world else None
+        tell_before_the_end(self.ends)
 
     @classmethod
     def of(cls, members: tuple[int, ...]) -> _Channel:
         """The channel of these ranks, made once for each default group."""
-        world = default_group()
         found = cls.known.get(members)
-        if found is None or found[0] is not world:
-            cls.known = {key: value for key, value in cls.known.items() if value[0] is world}
-            found = cls.known[members] = (world, cls(members))
-        return found[1]
+        if found is None or not found.is_current:
+            for channel in [one for one in cls.known.values() if not one.is_current]:
+                HEARING.remove(channel)
+                forget(channel.ends)
+            cls.known = {key: one for key, one in cls.known.items() if one.is_current}
+            found = cls.known[members] = cls(members)
+        return found
 
     def lookout(self, is_needed: bool) -> Any:
         """A context manager to enter around work in which collectives of the model run."""
@@ -244,7 +276,14 @@ class _Channel:
         name, num = f"rank {self.rank}", len(self.members)
         was, self.is_watched = self.is_watched, True
         try:
-            with Lookout(self.store, key, name, interrupts=interrupts, num_ranks=num):
+            with Lookout(
+                self.store,
+                key,
+                name,
+                interrupts=interrupts,
+                num_ranks=num,
+                standing=self.standing,
+            ):
                 yield
         finally:
             self.is_watched = was
@@ -267,11 +306,44 @@ class _Channel:
                 raise self._run_ended() from error
             self.broken = self.broken or "a step failed between two collectives of the model"
             line = f"rank {self.rank} failed to {what}: {type(error).__name__}: {error}"
-            with suppress(RuntimeError):  # the store may be gone
-                if not self._run_failed():
-                    self.store.set(_RUN_FAILED, line)
+            self._stop(line)
             agree_on(error)
             raise
+
+    def _stop(self, line: str) -> None:
+        with suppress(RuntimeError):  # the store may be gone
+            if not self._run_failed():
+                self.store.set(_RUN_FAILED, line)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the process group is the one in which the ranks met: else its store is gone."""
+        return dist.is_initialized() and default_group() is self.world
+
+    def ends(self, how: str) -> None:
+        """Tell the others that this process ends."""
+        if self.is_current:
+            self._stop(f"rank {self.rank} {how}")
+
+    def standing(self, where: str) -> Standing:
+        """What a wait of this rank looks at, to find ranks that wait for each other."""
+        return Standing(self.board, where)
+
+    def hear(self, standing: Standing) -> None:
+        """Raise where a rank has failed, or no rank goes on; called after each turn of a wait."""
+        if self._run_failed():
+            raise self._run_ended()
+        line = None
+        with suppress(RuntimeError):  # the store may be gone
+            line = standing.turn()
+        if line is not None:
+            self._stop(line)
+            raise self._run_ended()
+
+    def explain(self, error: Exception) -> None:
+        """Raise what a rank has said before `error` showed that it is gone, if anything."""
+        if _is_lost_connection(error) and self._run_failed(LAST_WORDS_S):
+            raise self._run_ended() from error
 
     def _run_failed(self, patience_s: float = 0.0) -> bool:
         """Whether a rank has said that its run failed, or says so soon."""
@@ -324,6 +396,7 @@ class _Channel:
             raise agree_on(RankError(message))
         own = value if isinstance(value, BaseException) else None
         content = told(own) if own is not None else pickle.dumps(value)
+        self.doing = what
         try:
             rows = self._gathered(pickle.dumps((state, what, content)), until_s)
         except RuntimeError as error:
@@ -366,24 +439,28 @@ class _Channel:
     def _gathered(self, row: bytes, until_s: float | None = None) -> list[Any]:
         num = len(self.members)
         deadline = None if until_s is None else time.monotonic() + until_s
-        mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(num)]
+        framed = len(row).to_bytes(_SIZE_BYTES, "little") + row
 
         def gathered(*tensors: Tensor) -> None:
             *outputs, given = tensors
             work = dist.all_gather(outputs, given, group=self.group, async_op=True)
             self._waited(work, deadline)
 
-        # What gloo's thread holds a little longer would count in the step that begins after this.
-        lent_to(gathered, *sizes, torch.tensor([mine.numel()]))
-        most = max(int(one) for one in sizes)
-        padded = torch.zeros(most, dtype=torch.uint8)
-        padded[: mine.numel()] = mine
-        texts = [torch.zeros(most, dtype=torch.uint8) for _ in range(num)]
-        lent_to(gathered, *texts, padded)
+        def texts(num_bytes: int) -> list[bytes]:
+            given = torch.frombuffer(
+                bytearray(framed[:num_bytes].ljust(num_bytes, b"\0")), dtype=torch.uint8
+            )
+            found = [torch.zeros(num_bytes, dtype=torch.uint8) for _ in range(num)]
+            # What gloo's thread holds a little longer would count in the step that begins next.
+            lent_to(gathered, *found, given)
+            return [one.numpy().tobytes() for one in found]
+
+        rows = texts(_SHORT_BYTES)  # mostly long enough, which saves a second round
+        ends = [_SIZE_BYTES + int.from_bytes(one[:_SIZE_BYTES], "little") for one in rows]
+        if max(ends) > _SHORT_BYTES:
+            rows = texts(max(ends))
         self.turn += 1
-        pairs = zip(texts, sizes, strict=True)
-        return [pickle.loads(bytes(text[: int(one)].tolist())) for text, one in pairs]
+        return [pickle.loads(one[_SIZE_BYTES:end]) for one, end in zip(rows, ends, strict=True)]
 
     def from_first(self, what: str, value: Any) -> Any:
         """The first rank's `value`; its size is exchanged first, so that errors come through."""
@@ -421,21 +498,46 @@ class _Channel:
             message = f"{self.broken} within {ARRIVAL_S:g} s; all ranks must call it"
             raise agree_on(RankError(message)) from error
 
+    def meet(self) -> bool:
+        """Whether all come within `MEETING_S`; a meeting that was given up is held without us."""
+        while True:
+            self.num_meetings += 1
+            key = f"meet/{self.num_meetings}"
+            outcome = f"{key}/outcome"
+            if self.store.check([outcome]):
+                continue
+            if self.store.add(f"{key}/come", 1) == len(self.members):
+                self._decide(key, "together")
+            deadline = time.monotonic() + MEETING_S
+            while not self.store.check([outcome]):
+                if time.monotonic() > deadline:
+                    self._decide(key, "apart")
+                time.sleep(TURN_S / 10)
+            return bool(self.store.get(outcome) == b"together")
+
+    def _decide(self, key: str, outcome: str) -> None:
+        """Set the outcome of a meeting, unless another rank has set another one."""
+        if self.store.add(f"{key}/decided", 1) == 1:
+            self.store.set(f"{key}/outcome", outcome)
+
     def _has_come(self, turn: int, rank: int) -> bool:
         try:
             return bool(self.store.check([f"come/{turn}/{rank}"]))
         except RuntimeError:
             return True  # there is no way to know
 
-    def _waited(self, work: Any, deadline: float | None) -> Tensor | None:
+    def _waited(self, work: Any, deadline: float | None) -> None:
+        standing = self.standing(f"waits to {self.doing}")
+
         def give_up() -> None:
             if deadline is not None and time.monotonic() > deadline:
                 raise RuntimeError("other ranks did not answer in time")
-            if self._run_failed():
-                raise RuntimeError("another rank has failed")
+            self.hear(standing)
 
-        wait_in_turns(work.wait, give_up)
-        return None
+        try:
+            wait_in_turns(work.wait, give_up)
+        finally:
+            standing.over()
 
 
 ALONE = Ranks((0,), bound=False, channel=None)

@@ -53,11 +53,12 @@ class Exchanges:
     """Ranks of which this is the only one, with the number of their exchanges."""
 
     num = 0
+    members = (0,)
 
-    def together(self, what, work):
+    def gather_from(self, what, work):
         """The result of `work`."""
         self.num += 1
-        return work()
+        return [work()]
 
     def running(self, what):
         """Around a step of this rank."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from unittest import mock
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -81,12 +84,14 @@ def said(function):
 def _one_plan(rank, folder):
     import os
 
-    from schedsim.validation.block_level import block_timing
-
     # Each has its own cache of times, and on one of them nothing but replaying steps is run.
     os.environ["SCHEDSIM_CACHE_DIR"] = f"{folder}/cache{rank}"
-    if rank == 1:
-        block_timing.device_memory_bytes = lambda device: 1
+    roomy = "schedsim.validation.block_level.block_timing.device_memory_bytes"
+    with mock.patch(roomy, return_value=1) if rank == 1 else nullcontext():
+        return _plans(rank)
+
+
+def _plans(rank):
     model = sharded_model()
     module = planned(model, data())
     found = [plan_hash(module.plan)]
