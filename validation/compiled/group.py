@@ -58,6 +58,16 @@ class FusedGroup:
         return self._overwriting[position, over]
 
     @property
+    def overwritings(self) -> list[OverwritingGroup]:
+        """Those that were asked for."""
+        return list(self._overwriting.values())
+
+    @property
+    def ops(self) -> str:
+        """Its ops, for people."""
+        return ", ".join(dict.fromkeys(str(call.target) for call in self.calls))
+
+    @property
     def num_ops(self) -> int:
         """Number of ops that are computed, views included."""
         return len(self.calls)
@@ -103,9 +113,16 @@ class FusedGroup:
 
 
 class OverwritingGroup:
-    """A group with one output that takes over the storage of an argument, which comes first."""
+    """A group with one output that takes over the storage of an argument, which comes first.
+
+    Attributes
+    ----------
+    fails
+        Whether inductor failed to compile it, so that no call may use it.
+    """
 
     def __init__(self, group: FusedGroup, position: int, over: int) -> None:
+        self.fails = False
         self._group, self._position, self._over = group, position, over
         self.__name__ = f"{group.__name__}_over{position}_{over}"
         self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
@@ -136,7 +153,9 @@ class Groups:
         self._some = False  # whether inductor has compiled any
 
     def compile(self) -> None:
-        """Compile all groups; those that inductor cannot compile run op by op, with a warning.
+        """Compile all groups, and what writes over their inputs.
+
+        Those that inductor cannot compile run op by op, or write over no input, with a warning.
 
         Raises
         ------
@@ -159,9 +178,21 @@ class Groups:
             raise failed[0][1]
         for group, why in failed:
             group.run_by_op()
-            ops = ", ".join(dict.fromkeys(str(call.target) for call in group.calls))
-            line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({ops})"
+            line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({group.ops})"
             warnings.warn(line, CompileWarning, stacklevel=4)
+        for group in self.known.values():
+            for overwriting in group.overwritings if not group.by_op else ():
+                self._compile_overwriting(group, overwriting)
+
+    def _compile_overwriting(self, group: FusedGroup, overwriting: OverwritingGroup) -> None:
+        if overwriting.fails:
+            return
+        try:
+            overwriting.compile()
+        except Exception as error:  # whatever a pass of inductor raises
+            overwriting.fails = True
+            line = f"a group of ops writes over no input, within the budget: {reason(error)}"
+            warnings.warn(f"{line} ({group.ops})", CompileWarning, stacklevel=5)
 
     def join(
         self, program: Program, parts: Sequence[Call], outputs: Sequence[int]
