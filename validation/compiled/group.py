@@ -35,6 +35,8 @@ class FusedGroup:
         Text that is equal for groups of equal code.
     calls
         The ops, on numbered values: the arguments have the first numbers.
+    inputs
+        Layouts of the arguments.
     outputs
         The numbers of the values that are returned.
     by_op
@@ -46,7 +48,7 @@ class FusedGroup:
     ) -> None:
         self.key = key
         self.__name__ = f"group_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        self.calls, self._inputs, self.outputs = calls, inputs, outputs
+        self.calls, self.inputs, self.outputs = calls, inputs, outputs
         self.by_op = False
         self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
         self._overwriting: dict[tuple[int, int], OverwritingGroup] = {}
@@ -83,6 +85,10 @@ class FusedGroup:
             self._compiled = self.compiled_as(self.uncompiled)
         return self._compiled
 
+    def begin(self) -> list[Callable[[], None]]:
+        """Begin to compile the group; what is to be called before it runs."""
+        return _begun(self.compile, self.inputs)
+
     def run_by_op(self) -> None:
         """Run the ops one by one from now on, under a name of its own: it takes other bytes."""
         self.by_op = True
@@ -95,7 +101,7 @@ class FusedGroup:
         with mode:
             examples = [
                 torch.empty_strided(shape, stride, dtype=dtype, device=device)
-                for shape, stride, dtype, device in self._inputs
+                for shape, stride, dtype, device in self.inputs
             ]
         return inductor.compile_function(function, examples, mode)
 
@@ -139,10 +145,30 @@ class OverwritingGroup:
             self._compiled = self._group.compiled_as(self._overwrite)
         return self._compiled
 
+    def begin(self) -> list[Callable[[], None]]:
+        """Begin to compile the code, unless that failed; what is to be called before it runs."""
+        return [] if self.fails else _begun(self.compile, self._group.inputs)
+
+    def say_that_it_fails(self, error: Exception) -> None:
+        """No call may use the code, because inductor does not compile it."""
+        self.fails = True
+        line = f"a group of ops writes over no input, within the budget: {reason(error)}"
+        warnings.warn(f"{line} ({self._group.ops})", CompileWarning, stacklevel=5)
+
     def _overwrite(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         made = self._group.uncompiled(*tensors)
         tensors[self._position].copy_(made[self._over])
         return (*made[: self._over], *made[self._over + 1 :])
+
+
+def _begun(compile_it: Callable[[], Any], inputs: Sequence[Layout]) -> list[Callable[[], None]]:
+    """Begin to compile code; what is to be called, in order, before the code is."""
+    if not inputs or any(layout[3].type != "cpu" for layout in inputs):
+        compile_it()
+        return []
+    with inductor.kernels_later() as waits:
+        compile_it()
+    return waits
 
 
 class Groups:
@@ -162,37 +188,40 @@ class Groups:
         Exception
             That of inductor, where it compiles nothing.
         """
+        begun: list[tuple[FusedGroup, OverwritingGroup | None, list[Callable[[], None]]]] = []
         failed: list[tuple[FusedGroup, Exception]] = []
         for group in self.known.values():
             if group.by_op:
                 continue
             try:
-                group.compile()
+                begun.append((group, None, group.begin()))
             except Exception as error:  # whatever a pass of inductor raises
                 failed.append((group, error))
-                if not self._some and len(failed) == _MOST_FAILURES:
+                if not (begun or self._some) and len(failed) == _MOST_FAILURES:
                     raise
+                continue
+            for overwriting in group.overwritings:
+                try:
+                    begun.append((group, overwriting, overwriting.begin()))
+                except Exception as error:
+                    overwriting.say_that_it_fails(error)
+        for group, code, waits in begun:
+            try:
+                for wait in waits:
+                    wait()
+            except Exception as error:  # the C++ compiler's
+                if code is None:
+                    failed.append((group, error))
+                else:
+                    code.say_that_it_fails(error)
             else:
-                self._some = True
+                self._some = self._some or code is None
         if failed and not self._some:
             raise failed[0][1]
         for group, why in failed:
             group.run_by_op()
             line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({group.ops})"
             warnings.warn(line, CompileWarning, stacklevel=4)
-        for group in self.known.values():
-            for overwriting in group.overwritings if not group.by_op else ():
-                self._compile_overwriting(group, overwriting)
-
-    def _compile_overwriting(self, group: FusedGroup, overwriting: OverwritingGroup) -> None:
-        if overwriting.fails:
-            return
-        try:
-            overwriting.compile()
-        except Exception as error:  # whatever a pass of inductor raises
-            overwriting.fails = True
-            line = f"a group of ops writes over no input, within the budget: {reason(error)}"
-            warnings.warn(f"{line} ({group.ops})", CompileWarning, stacklevel=5)
 
     def join(
         self, program: Program, parts: Sequence[Call], outputs: Sequence[int]

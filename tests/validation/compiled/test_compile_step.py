@@ -109,6 +109,28 @@ def test_a_group_that_inductor_cannot_compile_runs_by_op(monkeypatch):
     assert all(p.grad is not None for p in model.parameters())
 
 
+def test_what_the_compiler_says_later_is_a_failure_of_its_group(monkeypatch):
+    """C++ compilers run beside each other; a failure is known before the step is planned."""
+
+    def fails_later(self):
+        self.compile()
+
+        def wait():
+            if any("tanh" in str(call.target) for call in self.calls):
+                raise ValueError("an odd kernel")
+
+        return [wait]
+
+    as_it_is = lambda self, function: lambda tensors: function(*tensors)  # noqa: E731
+    monkeypatch.setattr(FusedGroup, "compiled_as", as_it_is)
+    monkeypatch.setattr(FusedGroup, "begin", fails_later)
+    captured = captured_step(*dropped())
+    with pytest.warns(CompileWarning, match="ValueError: an odd kernel .*tanh"):
+        found = compiled_where_it_works(captured)
+    groups = {c.target for c in found.program.calls if isinstance(c.target, FusedGroup)}
+    assert 0 < sum(group.by_op for group in groups) < len(groups)
+
+
 def test_a_group_that_cannot_write_over_its_input_makes_a_new_output(monkeypatch):
     """Known before the step is planned, so that its bytes count; the step runs, with a line."""
 
