@@ -128,11 +128,11 @@ def kernels_later() -> Iterator[list[Callable[[], None]]]:
         else:
             own(compilers, scope)
 
-    AsyncCompile.wait = wait  # type: ignore[method-assign]
+    AsyncCompile.wait = wait  # type: ignore[method-assign, assignment]
     try:
         yield waits
     finally:
-        AsyncCompile.wait = own  # type: ignore[method-assign]
+        AsyncCompile.wait = own  # type: ignore[method-assign, assignment]
 
 
 def prefers_channels_last(convolutions: Sequence[Sequence[Any]], num_ops: int) -> bool:
