@@ -32,6 +32,7 @@ from .joined import (
     set_environments,
 )
 from .notice import CompilingNotice
+from .own_warnings import filters_left_alone
 from .record import Layout, Record, layout_of, layout_of_record, remembered
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -153,7 +154,11 @@ class _OneVariant(CPUDispatcher):  # type: ignore[misc]
         kinds = self.declared or _argument_types(self.py_func)
         with global_compiler_lock:  # two threads may make the first call at the same time
             if self._can_compile:
-                with compiled_by_one_of_all(self), compiling_fast(self.targetctx):
+                with (
+                    compiled_by_one_of_all(self),
+                    compiling_fast(self.targetctx),
+                    filters_left_alone(),
+                ):
                     super().compile(kinds)  # loads what another process has made meanwhile
                 self.disable_compile()
         if len(given) != len(kinds) or any(

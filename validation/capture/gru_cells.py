@@ -30,11 +30,12 @@ def has_gru_cells(model: nn.Module) -> bool:
 @contextlib.contextmanager
 def whole_gru_gates() -> Iterator[None]:
     """Trace a GRU's cell on the CPU as two products and one op for its gates."""
-    with replaced_functions({"gru_cell": _cell}):
+    with replaced_functions({"gru_cell": gru_cell_as_op}):
         yield
 
 
-def _cell(x: Tensor, hidden: Tensor, *weights: Tensor | None) -> Tensor:
+def gru_cell_as_op(x: Tensor, hidden: Tensor, *weights: Tensor | None) -> Tensor:
+    """What torch's own function of a cell gives, by two products and one op."""
     if torch.is_autocast_enabled("cpu"):
         found: Tensor = own_function("gru_cell")(x, hidden, *weights)
         return found

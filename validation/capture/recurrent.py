@@ -24,11 +24,18 @@ from ..measure.storage import COMPOSITES
 from ..torch_private import joint_graphs as private
 from ..torch_private.recurrent_functions import own_function, replaced_functions
 
-_KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""The functions of torch that recurrent layers call."""
 
 
 class Recurrence(NamedTuple):
-    """The settings of the layer: the last arguments of the ops, in their order."""
+    """The settings of a call of the layer: the last arguments of the ops, in their order.
+
+    Attributes
+    ----------
+    derives
+        Whether a gradient may be asked for: torch has other kernels where none can be.
+    """
 
     kind: str
     bias: bool
@@ -36,11 +43,15 @@ class Recurrence(NamedTuple):
     dropout: float
     train: bool
     bidirectional: bool
+    derives: bool = True
 
 
 # The ops take flat arguments, as torch's schemas have no records.
 _TENSORS = "Tensor x, Tensor? batch_sizes, Tensor[] states, Tensor[] weights"
-_HOW = "str kind, bool bias, int num_layers, float dropout, bool train, bool bidirectional"
+_HOW = (
+    "str kind, bool bias, int num_layers, float dropout, bool train, bool bidirectional, "
+    "bool derives"
+)
 _GRADIENTS = "Tensor? grad_output, Tensor? grad_first, Tensor? grad_second"
 
 
@@ -58,7 +69,7 @@ def _run(
     how: Recurrence,
 ) -> list[Tensor]:
     """Output and final states by torch's own function, time first."""
-    kind, *options = how
+    kind, *options = how[:-1]
     function = own_function(kind)
     start: Any = states if kind == "lstm" else states[0]
     if batch_sizes is None:
@@ -74,9 +85,10 @@ def _eager_forward(
     how = Recurrence(*given)
     random = draws((x, batch_sizes, states, weights, *how))
     state = torch.get_rng_state() if random else torch.empty(0, dtype=torch.uint8)
-    # The kernel depends on whether a gradient is needed: it must be the one of training.
-    with private.autograd_within_an_op():
-        wanted = [w.detach().requires_grad_() for w in weights]
+    # The kernel depends on whether a gradient is needed: it must be that of the plain model.
+    kernels = private.autograd_within_an_op() if how.derives else torch.no_grad()
+    with kernels:
+        wanted = [w.detach().requires_grad_(how.derives) for w in weights]
         found = _run(x.detach(), batch_sizes, states, wanted, how)
     own = [_own(tensor.detach()) for tensor in found]
     return (*own, x.new_empty(0), state) if len(own) == 2 else (*own, state)  # type: ignore[return-value]
@@ -211,12 +223,14 @@ COMPOSITES[torch.ops.schedsim.recurrent_backward.default] = _eager_backward
 @contextlib.contextmanager
 def whole_recurrence() -> Iterator[None]:
     """Trace recurrent layers on the CPU as one op each."""
-    with replaced_functions({kind: _as_op(kind) for kind in _KINDS}):
+    with replaced_functions({kind: layer_as_op(kind) for kind in KINDS}):
         yield
 
 
 @cache
-def _as_op(kind: str) -> Callable[..., Any]:
+def layer_as_op(kind: str) -> Callable[..., Any]:
+    """A function that is called as torch's own of this kind, and makes one op of the layer."""
+
     # One function for good: Dynamo guards on it.
     def packed(*args: Any) -> Any:
         if torch.is_autocast_enabled("cpu"):
@@ -232,7 +246,8 @@ def _as_op(kind: str) -> Callable[..., Any]:
             sizes = None
         states = list(states) if kind == "lstm" else [states]
         x = x.transpose(0, 1) if batch_first else x
-        how = (kind, bias, layers, dropout, train, both)
+        derives = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
+        how = (kind, bias, layers, dropout, train, both, derives)
         out, first, last, _ = torch.ops.schedsim.recurrent(x, sizes, states, list(weights), *how)
         out = out.transpose(0, 1) if batch_first else out
         return (out, first, last) if kind == "lstm" else (out, first)

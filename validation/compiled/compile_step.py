@@ -20,7 +20,7 @@ from .baked_views import bake_views
 from .direct_calls import call_directly
 from .fuse import fused
 from .group import CompileWarning as CompileWarning
-from .group import FusedGroup, Groups, reason
+from .group import FusedGroup, Groups, OverwritingGroup, reason
 from .joining import JoinedRuns, join_runs
 
 _MEASURING_S = 0.01
@@ -105,12 +105,15 @@ def fused_where_it_works(program: Program, name: str, groups: Groups) -> Program
 
 
 def _compiled(program: Program, groups: Groups) -> Program:
-    """`program` with its groups compiled; one that runs op by op writes over no input."""
+    """`program` with its groups compiled; calls whose code fails write over no input."""
     groups.compile()
     calls = [
-        replace(call, takes_over=-1, overwriting=None)
-        if isinstance(call.target, FusedGroup) and call.target.by_op
-        else call
+        replace(call, takes_over=-1, overwriting=None) if _writes_over_nothing(call) else call
         for call in program.calls
     ]
     return replace(program, calls=calls)
+
+
+def _writes_over_nothing(call: Call) -> bool:
+    by_op = isinstance(call.target, FusedGroup) and call.target.by_op
+    return by_op or (isinstance(call.overwriting, OverwritingGroup) and call.overwriting.fails)

@@ -164,6 +164,7 @@ class _Decomposer:
         output = next(node for node in graph.nodes if node.op == "output").args[0]
         made = list(output) if isinstance(output, tuple | list) else [output]
         value_of: dict[torch.fx.Node, int] = {}
+        first = len(new.calls)
         for value, node in zip(call.outputs, made, strict=False):
             if value >= 0:
                 if node in value_of:
@@ -178,7 +179,19 @@ class _Decomposer:
                 became[node] = held
                 continue
             self._part(call, node, became, storage_of, value_of)
+        if call.lean is not None:
+            read = set(arguments) - set(refs(call.lean[1]))
+            self._read_once(new.calls[first:], read)
         return True
+
+    def _read_once(self, parts: list[Call], changing: set[int]) -> None:
+        """Let parts run once that read values which change during the step, as statistics do."""
+        for part in parts:
+            if changing & set(refs((part.args, part.kwargs))):
+                if part.is_view:
+                    changing.update(v for v in part.outputs if v >= 0)
+                else:
+                    part.once = True
 
     def _part(
         self,

@@ -35,6 +35,8 @@ class FusedGroup:
         Text that is equal for groups of equal code.
     calls
         The ops, on numbered values: the arguments have the first numbers.
+    inputs
+        Layouts of the arguments.
     outputs
         The numbers of the values that are returned.
     by_op
@@ -46,7 +48,7 @@ class FusedGroup:
     ) -> None:
         self.key = key
         self.__name__ = f"group_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        self.calls, self._inputs, self.outputs = calls, inputs, outputs
+        self.calls, self.inputs, self.outputs = calls, inputs, outputs
         self.by_op = False
         self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
         self._overwriting: dict[tuple[int, int], OverwritingGroup] = {}
@@ -56,6 +58,16 @@ class FusedGroup:
         if (position, over) not in self._overwriting:
             self._overwriting[position, over] = OverwritingGroup(self, position, over)
         return self._overwriting[position, over]
+
+    @property
+    def overwritings(self) -> list[OverwritingGroup]:
+        """Those that were asked for."""
+        return list(self._overwriting.values())
+
+    @property
+    def ops(self) -> str:
+        """Its ops, for people."""
+        return ", ".join(dict.fromkeys(str(call.target) for call in self.calls))
 
     @property
     def num_ops(self) -> int:
@@ -73,6 +85,10 @@ class FusedGroup:
             self._compiled = self.compiled_as(self.uncompiled)
         return self._compiled
 
+    def begin(self) -> list[Callable[[], None]]:
+        """Begin to compile the group; what is to be called before it runs."""
+        return _begun(self.compile, self.inputs)
+
     def run_by_op(self) -> None:
         """Run the ops one by one from now on, under a name of its own: it takes other bytes."""
         self.by_op = True
@@ -85,7 +101,7 @@ class FusedGroup:
         with mode:
             examples = [
                 torch.empty_strided(shape, stride, dtype=dtype, device=device)
-                for shape, stride, dtype, device in self._inputs
+                for shape, stride, dtype, device in self.inputs
             ]
         return inductor.compile_function(function, examples, mode)
 
@@ -103,9 +119,16 @@ class FusedGroup:
 
 
 class OverwritingGroup:
-    """A group with one output that takes over the storage of an argument, which comes first."""
+    """A group with one output that takes over the storage of an argument, which comes first.
+
+    Attributes
+    ----------
+    fails
+        Whether inductor failed to compile it, so that no call may use it.
+    """
 
     def __init__(self, group: FusedGroup, position: int, over: int) -> None:
+        self.fails = False
         self._group, self._position, self._over = group, position, over
         self.__name__ = f"{group.__name__}_over{position}_{over}"
         self._compiled: Callable[[list[Any]], Sequence[Any]] | None = None
@@ -122,10 +145,30 @@ class OverwritingGroup:
             self._compiled = self._group.compiled_as(self._overwrite)
         return self._compiled
 
+    def begin(self) -> list[Callable[[], None]]:
+        """Begin to compile the code, unless that failed; what is to be called before it runs."""
+        return [] if self.fails else _begun(self.compile, self._group.inputs)
+
+    def say_that_it_fails(self, error: Exception) -> None:
+        """No call may use the code, because inductor does not compile it."""
+        self.fails = True
+        line = f"a group of ops writes over no input, within the budget: {reason(error)}"
+        warnings.warn(f"{line} ({self._group.ops})", CompileWarning, stacklevel=5)
+
     def _overwrite(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         made = self._group.uncompiled(*tensors)
         tensors[self._position].copy_(made[self._over])
         return (*made[: self._over], *made[self._over + 1 :])
+
+
+def _begun(compile_it: Callable[[], Any], inputs: Sequence[Layout]) -> list[Callable[[], None]]:
+    """Begin to compile code; what is to be called, in order, before the code is."""
+    if not inputs or any(layout[3].type != "cpu" for layout in inputs):
+        compile_it()
+        return []
+    with inductor.kernels_later() as waits:
+        compile_it()
+    return waits
 
 
 class Groups:
@@ -136,31 +179,48 @@ class Groups:
         self._some = False  # whether inductor has compiled any
 
     def compile(self) -> None:
-        """Compile all groups; those that inductor cannot compile run op by op, with a warning.
+        """Compile all groups, and what writes over their inputs.
+
+        Those that inductor cannot compile run op by op, or write over no input, with a warning.
 
         Raises
         ------
         Exception
             That of inductor, where it compiles nothing.
         """
+        begun: list[tuple[FusedGroup, OverwritingGroup | None, list[Callable[[], None]]]] = []
         failed: list[tuple[FusedGroup, Exception]] = []
         for group in self.known.values():
             if group.by_op:
                 continue
             try:
-                group.compile()
+                begun.append((group, None, group.begin()))
             except Exception as error:  # whatever a pass of inductor raises
                 failed.append((group, error))
-                if not self._some and len(failed) == _MOST_FAILURES:
+                if not (begun or self._some) and len(failed) == _MOST_FAILURES:
                     raise
+                continue
+            for overwriting in group.overwritings:
+                try:
+                    begun.append((group, overwriting, overwriting.begin()))
+                except Exception as error:
+                    overwriting.say_that_it_fails(error)
+        for group, code, waits in begun:
+            try:
+                for wait in waits:
+                    wait()
+            except Exception as error:  # the C++ compiler's
+                if code is None:
+                    failed.append((group, error))
+                else:
+                    code.say_that_it_fails(error)
             else:
-                self._some = True
+                self._some = self._some or code is None
         if failed and not self._some:
             raise failed[0][1]
         for group, why in failed:
             group.run_by_op()
-            ops = ", ".join(dict.fromkeys(str(call.target) for call in group.calls))
-            line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({ops})"
+            line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({group.ops})"
             warnings.warn(line, CompileWarning, stacklevel=4)
 
     def join(

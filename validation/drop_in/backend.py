@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -14,10 +14,11 @@ from schedsim.errors import UnsupportedError
 
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private import joint_graphs as private
-from ..torch_private.dynamo_settings import guard_hooks
+from ..torch_private.dynamo_settings import allow_recurrence, guard_hooks
+from ..torch_private.frame_callbacks import when_call_ends, when_compiling
 from ..torch_private.joint_graphs import Strides
 from ..torch_private.sharded_groups import gathers_around
-from ..torch_private.skipped_frames import tell_of_skipped
+from ..torch_private.skipped_frames import skipped_code
 from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts, refuse_second_derivatives
 from .joint_part import joint_part
@@ -25,6 +26,7 @@ from .session import Session
 from .sized_parts import SizedParts, has_open_sizes
 from .traced_part import TracedPart
 from .traced_python import TracedPython
+from .whole_layers import keep_layers_whole
 
 _MOST_SESSIONS = 64
 _sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()
@@ -58,23 +60,68 @@ def schedsim(
             hint="in_place=True",
         )
     guard_hooks()
-    tell_of_skipped(schedsim, _say_skipped)
+    keep_layers_whole(graph_module)
     python = TracedPython(graph_module)
     part = compiled_part(session_of(options), graph_module, inputs)
 
     def run(*arguments: Any) -> Any:
         python.refuse_changed()
+        _frames.num_runs += 1
         return part(*arguments)
 
     return run
 
 
-def _say_skipped(code: CodeType, reason: str) -> None:
-    """Say that there is no graph of a function to plan."""
+class _Frames:
+    """What Dynamo makes of the functions that it is to compile by this backend.
+
+    Attributes
+    ----------
+    num_runs
+        Calls of graphs so far.
+    """
+
+    def __init__(self) -> None:
+        self.num_runs = 0
+        self._was_allowed = False
+        self._skipped: list[tuple[CodeType, str]] = []
+
+    def begins(self, _frame: FrameType) -> None:
+        """Dynamo shall trace recurrent layers, which `keep_layers_whole` takes as one op each."""
+        # On CUDA they are other ops, which would have to be planned as they are.
+        self._was_allowed = allow_recurrence(True) if not torch.cuda.is_available() else True
+
+    def ends(self, frame: FrameType) -> None:
+        """Note a function that Dynamo has given up."""
+        if not torch.cuda.is_available():
+            allow_recurrence(self._was_allowed)
+        skipped = skipped_code(frame)
+        if skipped is None:
+            return
+        self._skipped.append(skipped)
+        if len(self._skipped) > 1:
+            return
+        before = self.num_runs
+
+        def tell() -> None:
+            found, self._skipped = self._skipped, []
+            # Where a graph has run, the rest is code between graphs, which is measured.
+            if self.num_runs == before:
+                _say_skipped(found)
+
+        if not when_call_ends(tell):
+            tell()
+
+
+def _say_skipped(skipped: Sequence[tuple[CodeType, str]]) -> None:
+    """Say that there is no graph of a call to plan."""
+    names = list(dict.fromkeys(code.co_qualname for code, _ in skipped))
     warnings.warn(
-        f"Dynamo does not trace {code.co_qualname}: {reason}; what it calls is within the budget "
-        "where Dynamo traces that by itself, what it computes is not "
-        "(schedsim.rematerialize(model, inputs, budget, in_place=True) plans recurrent layers)",
+        f"a call runs as it is, not within the budget: Dynamo does not trace {names[0]}: "
+        f"{skipped[0][1]}"
+        + (f" (nor {', '.join(names[1:4])})" if names[1:] else "")
+        + "; give the loss, which plans by other ways: schedsim.rematerialize(model, inputs, "
+        "budget, loss)",
         PlainStepWarning,
         stacklevel=2,
     )
@@ -165,4 +212,5 @@ def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callab
     return run
 
 
-tell_of_skipped(schedsim, _say_skipped)  # before Dynamo looks at the first function
+_frames = _Frames()
+when_compiling(schedsim, _frames.begins, _frames.ends)

@@ -7,7 +7,8 @@ than the larger of the two runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -76,7 +77,7 @@ def _left_by(
     del settled
     devices = {t.device for t in arguments.values() if isinstance(t, torch.Tensor) and t.is_cuda}
     left: dict[str, tuple[Any, ...]] = {}
-    with torch.random.fork_rng(sorted(devices, key=str)), torch.no_grad():
+    with generators_kept(sorted(devices, key=str)), torch.no_grad():
         resident = [arguments[v] if v in arguments else constants[v] for v in halves.resident]
         random = RandomReplay(len(halves.repeated_random), part.device)
         outputs, carried = halves.forward.function(resident, counts, random, None, sizes)
@@ -95,6 +96,19 @@ def _left_by(
     for name, gradient in zip(names, gradients, strict=True):
         left[f"the gradient of {name}"] = bits_of(gradient)
     return left
+
+
+@contextmanager
+def generators_kept(devices: Sequence[torch.device]) -> Iterator[None]:
+    """The generators of the CPU and of `devices` as they were, kept in no memory of a budget."""
+    state = torch.get_rng_state().numpy().copy()
+    states = [torch.cuda.get_rng_state(device) for device in devices]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(torch.from_numpy(state))
+        for device, own in zip(devices, states, strict=True):
+            torch.cuda.set_rng_state(own, device)
 
 
 class _Formed(Protocol):

@@ -6,6 +6,7 @@ Settings of inductor are changed for our own compilations alone.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -106,6 +107,32 @@ def compile_function(
     # Without the bookkeeping of a whole compiled step around it.
     found: Callable[[list[Any]], Sequence[Any]] = getattr(compiled, "current_callable", compiled)
     return found
+
+
+@contextmanager
+def kernels_later() -> Iterator[list[Callable[[], None]]]:
+    """Leave kernels of C++ to compilers that run beside this thread, as inductor itself does.
+
+    What is compiled in the block may be called when each function of the list has been called,
+    which waits, and raises what a compiler says. Other threads are not affected.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+
+    own: Callable[[Any, dict[str, Any]], None] = AsyncCompile.wait
+    waits: list[Callable[[], None]] = []
+    thread = threading.get_ident()
+
+    def wait(compilers: Any, scope: dict[str, Any]) -> None:
+        if threading.get_ident() == thread:
+            waits.append(functools.partial(own, compilers, scope))
+        else:
+            own(compilers, scope)
+
+    AsyncCompile.wait = wait  # type: ignore[method-assign, assignment]
+    try:
+        yield waits
+    finally:
+        AsyncCompile.wait = own  # type: ignore[method-assign, assignment]
 
 
 def prefers_channels_last(convolutions: Sequence[Sequence[Any]], num_ops: int) -> bool:

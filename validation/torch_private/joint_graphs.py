@@ -75,6 +75,13 @@ def is_fake(value: object) -> bool:
     return isinstance(value, FakeTensor)
 
 
+def is_traced(value: object) -> bool:
+    """Whether `value` is a tensor of a trace, and not one that a kernel could take."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return isinstance(value, FakeTensor | FunctionalTensor)
+
+
 def sequence_number() -> int:
     """The number that the next autograd node will carry."""
     return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]

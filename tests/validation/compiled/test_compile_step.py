@@ -109,6 +109,52 @@ def test_a_group_that_inductor_cannot_compile_runs_by_op(monkeypatch):
     assert all(p.grad is not None for p in model.parameters())
 
 
+def test_what_the_compiler_says_later_is_a_failure_of_its_group(monkeypatch):
+    """C++ compilers run beside each other; a failure is known before the step is planned."""
+
+    def fails_later(self):
+        self.compile()
+
+        def wait():
+            if any("tanh" in str(call.target) for call in self.calls):
+                raise ValueError("an odd kernel")
+
+        return [wait]
+
+    as_it_is = lambda self, function: lambda tensors: function(*tensors)  # noqa: E731
+    monkeypatch.setattr(FusedGroup, "compiled_as", as_it_is)
+    monkeypatch.setattr(FusedGroup, "begin", fails_later)
+    captured = captured_step(*dropped())
+    with pytest.warns(CompileWarning, match="ValueError: an odd kernel .*tanh"):
+        found = compiled_where_it_works(captured)
+    groups = {c.target for c in found.program.calls if isinstance(c.target, FusedGroup)}
+    assert 0 < sum(group.by_op for group in groups) < len(groups)
+
+
+def test_a_group_that_cannot_write_over_its_input_makes_a_new_output(monkeypatch):
+    """Known before the step is planned, so that its bytes count; the step runs, with a line."""
+
+    def fails_in_place(self, function):
+        if function.__name__ == "_overwrite":
+            tried.append(self)
+            raise ValueError("an alias of an input")
+        return lambda tensors: function(*tensors)
+
+    tried: list[FusedGroup] = []
+    model, inputs, loss = dropped()
+    monkeypatch.setattr(FusedGroup, "compiled_as", fails_in_place)
+    captured = captured_step(model, inputs, loss)
+    with pytest.warns(CompileWarning, match="over no input, .*ValueError: an alias .*aten") as said:
+        found = compiled_where_it_works(captured)
+    assert len(said) == len({str(w.message) for w in said})
+    groups = [c for c in found.program.calls if isinstance(c.target, FusedGroup)]
+    assert tried
+    assert not any(c.takes_over >= 0 or c.target.by_op for c in groups)
+    module = found.module(Schedule.store_all(found.graph))
+    module(*inputs).backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
 def test_the_backend_says_that_there_is_no_compiler(monkeypatch):
     """Each part runs uncompiled within the budget, with one line each, and the loop goes on."""
 

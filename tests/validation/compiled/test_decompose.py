@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import captured_step, convolutional, gated  # noqa: E402
+from schedsim.validation.capture.program import refs  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.fusible import fusible_target  # noqa: E402
 
@@ -43,6 +44,19 @@ def test_what_is_not_taken_apart_is_kept():
         count = targets(before).count(target)
         assert count
         assert targets(after).count(target) == count
+
+
+def test_what_reads_running_statistics_runs_once():
+    """A repeat would read statistics that the step has changed; other parts may repeat."""
+    program = decompose(captured_step(*convolutional()).program)
+    running = {v for name, v in program.buffers.items() if "running" in name}
+    readers = [c for c in program.calls if running & set(refs((c.args, c.kwargs)))]
+    computing = [c for c in readers if c.target is not aten.copy_.default]
+    assert len(running) == len(computing) == 4
+    assert all(call.once for call in readers)
+    rooted = [call for call in program.calls if call.target is aten.rsqrt.default]
+    assert rooted
+    assert not any(call.once for call in rooted)
 
 
 def test_pooling_is_a_loop_that_others_join():

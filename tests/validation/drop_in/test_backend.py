@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.backend import session_of  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from step_models import TinyResNet  # noqa: E402
@@ -94,3 +96,48 @@ def test_unknown_options_are_refused():
     assert "'budget'" in str(error.value.hint)
     with pytest.raises(SchedsimError, match="needs a budget"):
         session_of(None)
+
+
+class Looped(torch.nn.Module):
+    """A model whose own function Dynamo gives up: the graph breaks within a loop."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        for layer in self.layers:
+            torch._dynamo.graph_break()
+            x = layer(x)
+        return x
+
+
+class Block(torch.nn.Linear):
+    """A layer with a forward of its own."""
+
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
+def test_a_call_without_any_graph_is_told_of():
+    """Its step is the plain one, which would otherwise be so in silence."""
+    torch._dynamo.reset()
+    model = Looped([torch.sin, torch.cos])
+    step = torch.compile(model, backend="schedsim", options={"budget": "1MiB"})
+    with pytest.warns(PlainStepWarning, match="not trace Looped.forward: .*break") as said:
+        step(torch.randn(2, 4, requires_grad=True))
+    assert len(said) == 1
+    torch._dynamo.reset()
+
+
+def test_a_call_whose_inner_functions_are_planned_is_no_news():
+    """What the outer function does between graphs is measured as code between graphs."""
+    torch._dynamo.reset()
+    model = Looped(torch.nn.ModuleList(Block(4, 4) for _ in range(2)))
+    options = {"budget": "1MiB"}
+    step = torch.compile(model, backend="schedsim", options=options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlainStepWarning)
+        step(torch.randn(2, 4)).sum().backward()
+    assert session_of(options).parts
+    torch._dynamo.reset()

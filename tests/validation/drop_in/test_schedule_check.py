@@ -13,8 +13,13 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import traced_part  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
-from schedsim.validation.drop_in.schedule_check import ScheduleTrust, bits_of  # noqa: E402
+from schedsim.validation.drop_in.schedule_check import (  # noqa: E402
+    ScheduleTrust,
+    bits_of,
+    generators_kept,
+)
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -95,6 +100,21 @@ def test_a_broken_schedule_is_caught_when_it_comes(monkeypatch):
     with pytest.warns(ReplannedWarning, match="is not its step: the gradient of"):
         assert losses(model, lengths) == expected
     assert session_in(model).parts[0].trust.refused
+
+
+def test_generators_are_kept_in_no_memory_of_the_budget():
+    """A comparison may take all of it; a generator's state would be 5056 bytes more."""
+
+    def run():
+        with generators_kept(()):
+            torch.rand(1 << 16)
+
+    torch.manual_seed(1)
+    [reading] = AllocatorMeter().read(run)
+    assert reading.peak_bytes < (1 << 18) + 4096
+    drawn = torch.rand(3)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, torch.rand(3))
 
 
 def test_bits_stand_for_values_places_and_strides():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.torch_private import inductor_calls as inductor  # noqa: E402
 from schedsim.validation.torch_private import joint_graphs as private  # noqa: E402
+from torch._inductor.async_compile import AsyncCompile  # noqa: E402
 
 aten = torch.ops.aten
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
+)
 
 
 def test_decompositions_take_normalisation_apart_and_leave_what_we_keep():
@@ -34,6 +41,36 @@ def test_seeds_are_those_that_compiled_code_draws():
     one, two = inductor.draw_seeds(3, "cpu"), inductor.draw_seeds(3, "cpu")
     assert one.dtype is torch.int64
     assert one.tolist() != two.tolist()
+
+
+def test_kernels_are_waited_for_later_by_this_thread_alone(monkeypatch):
+    waited: list[str] = []
+    monkeypatch.setattr(AsyncCompile, "wait", lambda self, scope: waited.append(scope["name"]))
+    compilers = AsyncCompile()
+    with inductor.kernels_later() as waits:
+        compilers.wait({"name": "own"})
+        other = threading.Thread(target=lambda: compilers.wait({"name": "another's"}))
+        other.start()
+        other.join()
+        assert waited == ["another's"]
+    for wait in waits:
+        wait()
+    compilers.wait({"name": "after"})
+    assert waited == ["another's", "own", "after"]
+
+
+@needs_compiler
+def test_code_may_be_called_after_the_wait():
+    mode = private.fake_mode()
+    with mode:
+        x = torch.empty(5)
+    with inductor.kernels_later() as waits:
+        compiled = inductor.compile_function(lambda x: (x.sin() + 7.25,), [x], mode)
+    assert waits
+    for wait in waits:
+        wait()
+    x = torch.randn(5)
+    torch.testing.assert_close(compiled([x])[0], x.sin() + 7.25)
 
 
 def test_settings_are_ours_within_and_as_they_were_after():
