@@ -27,6 +27,7 @@ from schedsim.plans.plan import Plan
 from schedsim.units import parse_bytes
 
 from .measure.cuda import limited_to
+from .memory_page import UNCAPTURED
 from .steps import MeasuredSteps
 from .targets import capture_target, load_target, workload_of
 
@@ -136,4 +137,8 @@ def _run(case: BatchCase, batch: int, device: str, plan: Plan | None) -> dict[st
 def _beyond(case: BatchCase, batch: int, device: str) -> dict[str, Any]:
     gc.collect()
     torch.cuda.empty_cache()
-    return _run(case, batch, device, None)
+    try:
+        return _run(case, batch, device, None)
+    except torch.OutOfMemoryError as error:
+        # While it is captured, block by block, with the whole device: there is no plan to run.
+        return {"planned": UNCAPTURED, "out_of_memory": " ".join(str(error).split())[:160]}

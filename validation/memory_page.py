@@ -15,6 +15,9 @@ REQUESTED_ALLOWED = (0.001, 2**16)
 RESERVED_ALLOWED = (0.01, 8 * 2**20)
 """Allowed difference of reserved bytes: share and bytes, of which the larger counts."""
 
+UNCAPTURED = "does not run on the whole device, block by block"
+"""What came of one sample more, where not even its capture has room."""
+
 WELL_USED = 0.97
 """The share of the budget that a plan which recomputes should reserve at least."""
 
@@ -132,6 +135,8 @@ def _batches(rows: list[dict[str, Any]]) -> list[str]:
             )
         ]
         ran = "out of memory" if "beyond_out_of_memory" in row else "runs"
+        if row.get("beyond_planned") == UNCAPTURED:
+            ran = UNCAPTURED
         cells = [row["maximize"], f"`{row['target']}`", sizes[0], str(row["largest"])]
         cells += [sizes[1], sizes[2] or "out of memory", sizes[3], ran]
         lines.append(f"| {' | '.join(cells)} |")
