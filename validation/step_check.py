@@ -14,6 +14,7 @@ from schedsim.units import format_bytes
 from .block_level.block_timing import SHARE_OF_MEMORY
 from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
+from .dry_cuda import has_values
 from .environment import device_memory_bytes
 from .guards.differential import Both, Difference
 from .guards.float64_step import Float64Step, in_float64
@@ -38,6 +39,8 @@ def compare(
     """
     if settings.check == "never":
         return "not compared with the plain step: check='never'", None
+    if not has_values(next(model.parameters()).device):
+        return "not compared with the plain step: the dry device computes no values", None
     if (why := _no_room(model, planned)) is not None:
         return f"not compared with the plain step: {why}", None
     captured, loss = planned.captured, settings.loss

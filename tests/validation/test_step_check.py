@@ -68,6 +68,15 @@ def test_an_optimizer_that_steps_in_backward_does_not_step_while_planning():
     assert all(map(torch.equal, before, model.parameters()))
 
 
+def test_bytes_left_over_are_not_compared(monkeypatch):
+    """A dry device's results are no numbers; a step that differs there is none that is refused."""
+    monkeypatch.setattr(step_check, "has_values", lambda device: False)
+    monkeypatch.setattr(step_check, "Both", None)
+    model, x, target = a_line()
+    planned = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, effort=0.1)
+    assert "the dry device computes no values" in planned.report()
+
+
 def test_a_step_that_would_not_fit_is_not_run(monkeypatch):
     """Half of the host's memory is the limit; the line says what the step takes."""
     monkeypatch.setattr(step_check, "device_memory_bytes", lambda device: 2000)
