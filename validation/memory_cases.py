@@ -66,6 +66,21 @@ CASES = (
         "model:llama3.2-1b,seq=2048,batch=8,dtype=bf16",
         "op",
     ),
+    MemoryCase(
+        "Llama 3 8B, bf16, 8192 tokens, op by op",
+        "model:llama3-8b,seq=8192,batch=1,dtype=bf16",
+        "op",
+    ),
+    MemoryCase(
+        "Llama 3 8B, LoRA of rank 16, op by op",
+        "model:llama3-8b,seq=8192,batch=1,dtype=bf16,lora=16",
+        "op",
+    ),
+    MemoryCase(
+        "Mixtral 8x7B, 4 of 32 layers, op by op",
+        "model:mixtral-8x7b,layers=4,seq=4096,batch=2,dtype=bf16",
+        "op",
+    ),
     MemoryCase("ResNet-152, expandable segments", "model:resnet152,batch=36", conf=EXPANDABLE),
     MemoryCase("ViT-B/16, expandable segments", "model:vit-b16,batch=64", conf=EXPANDABLE),
     MemoryCase("GPT-2 774M, expandable segments", "model:gpt2-large,batch=4", conf=EXPANDABLE),
