@@ -130,7 +130,7 @@ def _run(case: BatchCase, batch: int, device: str, plan: Plan | None) -> dict[st
         with limited_to(budget_bytes, steps.device):
             found["reserved_bytes"] = steps.peak(PLANNED).reserved_bytes
     except torch.OutOfMemoryError as error:
-        found["out_of_memory"] = " ".join(str(error).split())[:160]
+        found["out_of_memory"] = _words(error)
     return found
 
 
@@ -141,4 +141,8 @@ def _beyond(case: BatchCase, batch: int, device: str) -> dict[str, Any]:
         return _run(case, batch, device, None)
     except torch.OutOfMemoryError as error:
         # While it is captured, block by block, with the whole device: there is no plan to run.
-        return {"planned": UNCAPTURED, "out_of_memory": " ".join(str(error).split())[:160]}
+        return {"planned": UNCAPTURED, "out_of_memory": _words(error)}
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]

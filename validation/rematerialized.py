@@ -497,8 +497,8 @@ class Rematerialized(nn.Module):
         recorded = captured.recorded if captured is not None else None
         if recorded is not None and recorded.questions:
             captured = None  # its answers may be those of other inputs
-        is_new = captured is not None and not (captured.guards and captured.guards.change())
-        if not settings.ranks.all(is_new, "compare steps") or captured is None:
+        lasts = captured is not None and not (captured.guards and captured.guards.change())
+        if not settings.ranks.all(lasts, "compare steps") or captured is None:
             captured = capture_step(self._model, inputs, keywords, settings)
         self._captured[key] = captured
         while len(self._captured) > self._max_shapes:

@@ -89,7 +89,8 @@ class _Frames:
     def begins(self, _frame: FrameType) -> None:
         """Dynamo shall trace recurrent layers, which `keep_layers_whole` takes as one op each."""
         # On CUDA they are other ops, which would have to be planned as they are.
-        self._was_allowed = allow_recurrence(True) if not torch.cuda.is_available() else True
+        if not torch.cuda.is_available():
+            self._was_allowed = allow_recurrence(True)
 
     def ends(self, frame: FrameType) -> None:
         """Note a function that Dynamo has given up."""

@@ -15,6 +15,7 @@ import torch
 
 from schedsim.errors import SchedsimError
 
+from ..block_level.repeated_forward import RandomState
 from ..capture.varying_sizes import settled_program
 from ..op_level.random_replay import RandomReplay
 
@@ -101,14 +102,11 @@ def _left_by(
 @contextmanager
 def generators_kept(devices: Sequence[torch.device]) -> Iterator[None]:
     """The generators of the CPU and of `devices` as they were, kept in no memory of a budget."""
-    state = torch.get_rng_state().numpy().copy()
-    states = [torch.cuda.get_rng_state(device) for device in devices]
+    state = RandomState.now(("cpu", *map(str, devices)))
     try:
         yield
     finally:
-        torch.set_rng_state(torch.from_numpy(state))
-        for device, own in zip(devices, states, strict=True):
-            torch.cuda.set_rng_state(own, device)
+        state.restore()
 
 
 class _Formed(Protocol):

@@ -14,7 +14,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -60,22 +61,41 @@ class Hearing:
 
     def __init__(self) -> None:
         self.channels: list[Any] = []
+        self.lookouts: list[Lookout] = []
         self._wait: Any = None
 
     def add(self, channel: Any) -> None:
-        """Hear of the ranks of `channel`: ``hear(standing)`` raises, ``explained(error)`` too."""
+        """Hear of the ranks of `channel`: ``hear(standing)`` raises, ``explain(error)`` too."""
         if channel not in self.channels:
             self.channels.append(channel)
-        if self._wait is None:
-            self._wait = dist.Work.wait
-            _set_wait(lambda work, timeout=None: self._waited(work, timeout))
+        self._begin()
 
     def remove(self, channel: Any) -> None:
         """Hear of its ranks no more."""
         if channel in self.channels:
             self.channels.remove(channel)
 
+    @contextmanager
+    def watched(self, lookout: Lookout) -> Iterator[None]:
+        """Leave waits to `lookout`, which knows of failures without a look at the store."""
+        self._begin()
+        self.lookouts.append(lookout)
+        try:
+            yield
+        finally:
+            self.lookouts.remove(lookout)
+            if not self.channels and not self.lookouts:
+                _set_wait(self._wait)
+                self._wait = None
+
+    def _begin(self) -> None:
+        if self._wait is None:
+            self._wait = dist.Work.wait
+            _set_wait(lambda work, timeout=None: self._waited(work, timeout))
+
     def _waited(self, work: Any, timeout: Any) -> Any:
+        if self.lookouts and takes_turns(timeout):
+            return self.lookouts[-1].waited(lambda turn: self._wait(work, turn))
         channels = [one for one in self.channels if one.is_current] if takes_turns(timeout) else []
         if not channels:
             return self._wait(work) if timeout is None else self._wait(work, timeout)
@@ -138,24 +158,12 @@ class Lookout:
         self.failed = threading.Event()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="schedsim ranks", daemon=True)
-        self._wait: Any = None
+        self._waits = ExitStack()
 
     def __enter__(self) -> Lookout:
         self._thread.start()
         if self.interrupts:
-            original = self._wait = dist.Work.wait
-
-            def wait(work: Any, timeout: Any = None) -> Any:
-                if not takes_turns(timeout):
-                    return original(work, timeout)
-                standing = self.standing(COLLECTIVE)
-                try:
-                    give_up = partial(self._give_up, standing)
-                    return wait_in_turns(lambda turn: original(work, turn), give_up)
-                finally:
-                    standing.over()
-
-            _set_wait(wait)
+            self._waits.enter_context(HEARING.watched(self))
         return self
 
     def __exit__(
@@ -164,10 +172,17 @@ class Lookout:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._wait is not None:
-            _set_wait(self._wait)
+        self._waits.close()
         self._over.set()
         self._thread.join()
+
+    def waited(self, wait: Callable[[timedelta], Any]) -> Any:
+        """The result of `wait` for a collective, called in turns until it is there."""
+        standing = self.standing(COLLECTIVE)
+        try:
+            return wait_in_turns(wait, partial(self._give_up, standing))
+        finally:
+            standing.over()
 
     def _give_up(self, standing: Standing) -> None:
         if self.failed.is_set():

@@ -116,23 +116,36 @@ def kernels_later() -> Iterator[list[Callable[[], None]]]:
     What is compiled in the block may be called when each function of the list has been called,
     which waits, and raises what a compiler says. Other threads are not affected.
     """
-    from torch._inductor.async_compile import AsyncCompile
-
-    own: Callable[[Any, dict[str, Any]], None] = AsyncCompile.wait
+    _defer_waits_of_threads()
     waits: list[Callable[[], None]] = []
-    thread = threading.get_ident()
-
-    def wait(compilers: Any, scope: dict[str, Any]) -> None:
-        if threading.get_ident() == thread:
-            waits.append(functools.partial(own, compilers, scope))
-        else:
-            own(compilers, scope)
-
-    AsyncCompile.wait = wait  # type: ignore[method-assign, assignment]
+    before, _waiting.later = getattr(_waiting, "later", None), waits
     try:
         yield waits
     finally:
-        AsyncCompile.wait = own  # type: ignore[method-assign, assignment]
+        _waiting.later = before
+
+
+_waiting = threading.local()
+"""Each thread's list of waits for `kernels_later`, in whose block it is."""
+
+
+def _defer_waits_of_threads() -> None:
+    """Exchange inductor's wait, for good: threads may begin and end in any order."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    own: Callable[[Any, dict[str, Any]], None] = AsyncCompile.wait
+    if hasattr(own, "defers"):
+        return
+
+    def wait(compilers: Any, scope: dict[str, Any]) -> None:
+        later = getattr(_waiting, "later", None)
+        if later is None:
+            own(compilers, scope)
+        else:
+            later.append(functools.partial(own, compilers, scope))
+
+    wait.defers = True  # type: ignore[attr-defined]
+    AsyncCompile.wait = wait  # type: ignore[method-assign, assignment]
 
 
 def prefers_channels_last(convolutions: Sequence[Sequence[Any]], num_ops: int) -> bool:

@@ -12,7 +12,13 @@ dist = pytest.importorskip("torch.distributed")
 
 from schedsim.validation.ranks import patience  # noqa: E402
 from schedsim.validation.ranks.failures import Interrupted  # noqa: E402
-from schedsim.validation.ranks.patience import TIMED_OUT, Lookout, wait_in_turns  # noqa: E402
+from schedsim.validation.ranks.patience import (  # noqa: E402
+    TIMED_OUT,
+    Hearing,
+    Lookout,
+    wait_in_turns,
+)
+from schedsim.validation.ranks.standstill import COLLECTIVE, Standing  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -104,6 +110,27 @@ def test_a_wait_with_a_time_of_its_own_is_left_alone(monkeypatch):
         dist.Work.wait(None, timedelta(seconds=3))
         dist.Work.wait(None, timedelta(0))
     assert given == [timedelta(seconds=3), timedelta(seconds=patience.TURN_S)]
+
+
+def test_a_channel_that_is_made_under_a_lookout_is_heard_after_it(monkeypatch):
+    """The end of the lookout takes its own part away, and no more."""
+    monkeypatch.setattr(dist.Work, "wait", lambda work, timeout=None: "there")
+    hearing, heard = Hearing(), []
+
+    class Channel:
+        is_current = True
+
+        def standing(self, where):
+            heard.append(where)
+            return Standing(None, where)
+
+    monkeypatch.setattr(patience, "HEARING", hearing)
+    with Lookout(Store(), "failed/1", "rank 0", interrupts=True, num_ranks=2):
+        hearing.add(Channel())
+        assert dist.Work.wait(None) == "there"
+    assert heard == []
+    assert dist.Work.wait(None) == "there"
+    assert heard == [COLLECTIVE]
 
 
 def test_without_a_failure_the_lookout_goes_home(monkeypatch):

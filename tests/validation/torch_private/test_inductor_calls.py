@@ -59,6 +59,27 @@ def test_kernels_are_waited_for_later_by_this_thread_alone(monkeypatch):
     assert waited == ["another's", "own", "after"]
 
 
+def test_threads_that_end_in_another_order_leave_no_wait_out(monkeypatch):
+    """The one that began first may be over first; what it compiles later is waited for."""
+    waited: list[str] = []
+    monkeypatch.setattr(AsyncCompile, "wait", lambda self, scope: waited.append(scope["name"]))
+    compilers, begun, over = AsyncCompile(), threading.Event(), threading.Event()
+
+    def beside():
+        with inductor.kernels_later():
+            begun.set()
+            assert over.wait(30)
+
+    other = threading.Thread(target=beside)
+    with inductor.kernels_later():
+        other.start()
+        assert begun.wait(30)
+    over.set()
+    other.join()
+    compilers.wait({"name": "after"})
+    assert waited == ["after"]
+
+
 @needs_compiler
 def test_code_may_be_called_after_the_wait():
     mode = private.fake_mode()
