@@ -394,6 +394,24 @@ def test_every_package_is_in_the_wheel():
     assert sorted(listed) == sorted(found)
 
 
+def test_ranks_of_tests_are_processes_that_are_watched():
+    """A group whose last holder is a wrapper's own C++ may wait for its threads for good.
+
+    Such a wait keeps Python's lock: it holds up the whole run, where `run_ranks` ends a process.
+    """
+    starts = {
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "init_process_group"
+        and getattr(node.args[0], "value", "") != "fake"
+    }
+    assert {place.partition(":")[0] for place in starts} == {"tests/helpers/rank_processes.py"}, (
+        sorted(starts)
+    )
+
+
 def test_modules_have_tests_of_their_own_name():
     """`a/_x.py` is tested in some ``test_x.py``; a module without one is listed with the reason.
 

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import torch.distributed as dist  # noqa: E402
+from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.drop_in.gathered_session import (  # noqa: E402
     GatheredSession,
     refuse_other_communication,
@@ -75,18 +75,7 @@ def waiting(model):
     return [t for state in private.states(model) for t in private.held_gradients(state)]
 
 
-@pytest.fixture
-def group(tmp_path):
-    """A process group of this process alone."""
-    if dist.is_initialized():
-        pytest.skip("this process has a group already")
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def test_ops_inside_of_sharded_blocks_are_scheduled(group):
-    """The peak is the predicted one, within the budget; the model is left as it was, and freed."""
+def _scheduled_inside(rank):
     from torch.distributed.fsdp import fully_shard
 
     model = Counted()
@@ -142,8 +131,12 @@ def test_ops_inside_of_sharded_blocks_are_scheduled(group):
     assert freed() is None
 
 
-def test_a_model_that_is_sharded_after_it_got_its_budget_is_refused(group):
-    """What was planned is a step that gathers nothing."""
+def test_ops_inside_of_sharded_blocks_are_scheduled():
+    """The peak is the predicted one, within the budget; the model is left as it was, and freed."""
+    run_ranks(_scheduled_inside, 1)
+
+
+def _sharded_later(rank):
     from torch.distributed.fsdp import fully_shard
 
     model, x = Block(), torch.ones(1, 16)
@@ -152,6 +145,11 @@ def test_a_model_that_is_sharded_after_it_got_its_budget_is_refused(group):
     with pytest.raises(schedsim.UnsupportedError, match="after it got its budget") as error:
         model(x)
     assert "shard it first" in error.value.hint
+
+
+def test_a_model_that_is_sharded_after_it_got_its_budget_is_refused():
+    """What was planned is a step that gathers nothing."""
+    run_ranks(_sharded_later, 1)
 
 
 def test_ops_that_communicate_are_refused():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from chains import random_schedule
+from rank_processes import run_ranks
 from schedsim.validation.capture import capture
 from step_models import DropoutMLP, TinyGPT, make_step, token_loss
 from torch import nn
@@ -124,25 +124,22 @@ def test_autocast_with_dropout_is_near_the_plain_model(name):
         assert (mine - its).norm() <= 0.02 * its.norm()
 
 
-def test_distributed_data_parallel():
-    """A world of one: hooks see every gradient."""
-    from torch import distributed
-
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+def _parallel(rank):
     captured, module, inputs = scheduled()
-    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
-    try:
-        parallel = nn.parallel.DistributedDataParallel(module)
-        torch.manual_seed(2)
-        parallel(*inputs).backward()
-        got = [p.grad.clone() for p in captured.model.parameters()]
-    finally:
-        distributed.destroy_process_group()
+    parallel = nn.parallel.DistributedDataParallel(module)
+    torch.manual_seed(2)
+    parallel(*inputs).backward()
+    got = [p.grad.clone() for p in captured.model.parameters()]
     captured.model.zero_grad()
     torch.manual_seed(2)
     captured.loss(captured.model(inputs[0]), inputs[1]).backward()
     expected = [p.grad for p in captured.model.parameters()]
-    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    return all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_distributed_data_parallel():
+    """A world of one: hooks see every gradient."""
+    assert run_ranks(_parallel, 1) == [True]
 
 
 def test_evaluation_runs_the_plain_model():

@@ -184,8 +184,7 @@ def test_reduced_gradients_are_those_of_gloo_to_the_bit():
     assert run_ranks(_equal_to_gloo, 3) == [[True] * 4] * 3
 
 
-def test_what_was_there_comes_back(tmp_path):
-    """A model whose budget is taken away has FSDP2's own collectives; a user's stay as they are."""
+def _released_as_before(rank):
     from types import SimpleNamespace
 
     from schedsim.validation.torch_private.prompt_buffers import (
@@ -194,22 +193,21 @@ def test_what_was_there_comes_back(tmp_path):
     )
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 
-    if dist.is_initialized():
-        pytest.skip("this process has a group already")
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
-    try:
-        gather, reduce = collectives.DefaultAllGather(), object()
-        group = SimpleNamespace(
-            device=torch.device("cpu"),
-            mesh_info=SimpleNamespace(shard_process_group=dist.group.WORLD),
-            _all_gather_comm=gather,
-            _reduce_scatter_comm=reduce,
-        )
-        release_promptly(group)
-        release_promptly(group)
-        assert group._all_gather_comm.original is gather
-        assert group._reduce_scatter_comm is reduce
-        release_as_before(group)
-        assert group._all_gather_comm is gather
-    finally:
-        dist.destroy_process_group()
+    gather, reduce = collectives.DefaultAllGather(), object()
+    group = SimpleNamespace(
+        device=torch.device("cpu"),
+        mesh_info=SimpleNamespace(shard_process_group=dist.group.WORLD),
+        _all_gather_comm=gather,
+        _reduce_scatter_comm=reduce,
+    )
+    release_promptly(group)
+    release_promptly(group)
+    assert group._all_gather_comm.original is gather
+    assert group._reduce_scatter_comm is reduce
+    release_as_before(group)
+    assert group._all_gather_comm is gather
+
+
+def test_what_was_there_comes_back():
+    """A model whose budget is taken away has FSDP2's own collectives; a user's stay as they are."""
+    run_ranks(_released_as_before, 1)
