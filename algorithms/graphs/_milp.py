@@ -59,6 +59,20 @@ class Answer:
     finished: bool
 
 
+@dataclass(frozen=True, slots=True)
+class NodeWork:
+    """Work of the first node of an MILP, and of any other."""
+
+    first: float
+    other: float
+
+    @classmethod
+    def by_size(cls, num_nonzeros: int) -> NodeWork:
+        """What most programs take."""
+        first = milp_work(num_nonzeros)
+        return cls(first, max(_LEAST_NODE, _NODE_SHARE * first))
+
+
 def relaxation_work(num_nonzeros: int) -> float:
     """About the work that the relaxation of an MILP with `num_nonzeros` takes."""
     return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
@@ -114,16 +128,22 @@ class Milp:
         self.num_rows += count
 
     def solve(
-        self, effort: Effort, *, integral: bool = True, halted: Callable[[], bool] = bool
+        self,
+        effort: Effort,
+        *,
+        integral: bool = True,
+        halted: Callable[[], bool] = bool,
+        nodes: NodeWork | None = None,
     ) -> Answer:
         """Solve by HiGHS with no gap allowed; without `integral`, solve the linear relaxation.
 
         The work left limits the nodes, or the iterations of a relaxation; the watchdog limits the
         time. The first node is always finished, unless the clock ends it. A large relaxation is
-        solved by a first-order method, which stops where `halted` says so.
+        solved by a first-order method, which stops where `halted` says so. `nodes` says what the
+        nodes of this program take, where that is known.
         """
         if integral:
-            return self._solve_whole(effort)
+            return self._solve_whole(effort, nodes or NodeWork.by_size(self.num_nonzeros))
         if self.num_nonzeros > MOST_OF_SIMPLEX:
             return self._solve_roughly(effort, halted)
         return self._solve_relaxed(effort)
@@ -196,17 +216,15 @@ class Milp:
         matrix = csr_array((np.concatenate(self.value), place), shape=shape)
         return matrix, columns, np.concatenate(self.rows_lb), np.concatenate(self.rows_ub)
 
-    def _solve_whole(self, effort: Effort) -> Answer:
+    def _solve_whole(self, effort: Effort, nodes: NodeWork) -> Answer:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         matrix, columns, rows_lb, rows_ub = self._arrays()
-        work = milp_work(self.num_nonzeros)
-        node_work = max(_LEAST_NODE, _NODE_SHARE * work)
         options: dict[str, float | int] = {"mip_rel_gap": 0.0}
         if effort.watchdog_s is not None:
             options["time_limit"] = max(0.01, effort.watchdog_s)
         if effort.counted:
-            most = min(_MOST, (effort.left - work) / node_work)
+            most = min(_MOST, (effort.left - nodes.first) / nodes.other)
             options["node_limit"] = max(1, int(most))
         result = milp(
             columns["cost"],
@@ -216,7 +234,7 @@ class Milp:
             options=options,
         )
         num_nodes = int(result.get("mip_node_count") or 0)
-        effort.spend(work + node_work * max(0, num_nodes - 1))
+        effort.spend(nodes.first + nodes.other * max(0, num_nodes - 1))
         if result.status == _LIMIT and "time" in str(result.message).lower():
             effort.note_clock()
         bound = result.get("mip_dual_bound")

@@ -12,6 +12,9 @@ copy back after it; or it is recomputed afterwards. With
 the least of ``max(computing, copying back)`` after the cut, plus the time before the cut, bounds
 the makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer linear
 program, or its relaxation; the bound of the step is the best over the cuts tried.
+
+Where some ops need nearly all of the budget, several cuts in one program say more: copies for which
+there is no room beside one op have little time before the next (``_window_model.py``).
 """
 
 from __future__ import annotations
@@ -26,15 +29,22 @@ from schedsim.dataflow.graph import Graph
 from schedsim.plans.effort import Effort
 
 from ..graphs._cut_table import CutTable
-from ..graphs._milp import Milp, milp_work
+from ..graphs._milp import Milp, NodeWork, milp_work
 from ..graphs._scaling import byte_units
 from ._timeline import LinkedGraph
+from ._window_model import CopiesWhole, window_milp
 
 # Solvers meet rows to 1e-6; the step lasts this many units, beside which 1e-6 is small.
 _UNITS = 1e4
 _SAFE_UNITS = 1e-3
 # Number of cuts whose relaxation is solved, and of those that are then solved in whole numbers.
 _NUM_CUTS, _NUM_WHOLE = 12, 3
+# Cuts of one program with windows, beside the loss: the ops that leave least of the budget. It is
+# worth its work where one of them leaves less than that share.
+_NUM_TIGHT, _TIGHT_SHARE = 6, 0.3
+_WINDOWS: tuple[CopiesWhole, ...] = ("shares", "windows", "whole")
+# Work of such a program by its non-zeros: its first node, and any other.
+_WINDOWS_FIRST, _WINDOWS_NODE = 1e-5, 6e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,40 @@ def copy_bound(
         whole = _cut_bound_s(graph, linked, table, op, effort, integral=True)
         if whole > best.bound_s:
             best = CopyBound(whole, graph.op_names[op])
+    best = max(
+        best, _windows_bound(graph, linked, table, effort, best), key=lambda one: one.bound_s
+    )
     return CopyBound(_rounded_up(graph, linked, best.bound_s), best.op)
+
+
+def _windows_bound(
+    graph: Graph, linked: LinkedGraph, table: CutTable, effort: Effort, known: CopyBound
+) -> CopyBound:
+    """The bound of the windows between the tightest ops, where these leave little room."""
+    room = table.budget_bytes - graph.static_bytes - table.least_own_bytes
+    tight = np.argsort(room, kind="stable")[:_NUM_TIGHT].tolist()
+    if math.isinf(known.bound_s) or room[tight[0]] > _TIGHT_SHARE * table.budget_bytes:
+        return known
+    turn = np.flatnonzero(graph.arrays.op_phase > 0)[:1].tolist()
+    ops = sorted({*turn, *tight})
+    unit_s = graph.store_all_s / _UNITS
+    best = known
+    for copies in _WINDOWS:
+        if effort.is_over() or unit_s == 0:
+            break
+        milp = window_milp(graph, linked, table, ops, unit_s, copies)
+        if milp is None:
+            return CopyBound(math.inf, graph.op_names[tight[0]])
+        size = milp.num_nonzeros
+        nodes = NodeWork(_WINDOWS_FIRST * size, _WINDOWS_NODE * size)
+        if effort.counted and nodes.first > effort.left:
+            break
+        answer = milp.solve(effort, nodes=nodes)
+        if answer.bound is not None:
+            bound_s = (answer.bound - _SAFE_UNITS) * unit_s
+            if bound_s > best.bound_s:
+                best = CopyBound(bound_s, graph.op_names[tight[0]])
+    return best
 
 
 def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:

@@ -30,7 +30,7 @@ from ._starts import chain_starts, graph_starts
 _WORK, _WORK_PER_OP = 12.0, 0.1
 # Shares of the effort left: for the bound, for schedules without copies, and for the copies that
 # make these schedules fit the budget.
-_BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE = 0.2, 0.5, 0.4
+_BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE = 0.3, 0.5, 0.4
 # Number of schedules that the engine is asked about, the best first, where it refuses others.
 _TRIED = 8
 
