@@ -119,6 +119,7 @@ def capture(
         recorded = record_step(model, loss, inputs, kwargs)
     if recorded is None:
         return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, None)
+    recorded.refuse_foreign_leaves()
     recorded.refuse_graph()
     with recorded.settled():
         return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, MutableSet
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from operator import eq, is_
@@ -249,6 +250,16 @@ def cell_place(path: str, cell: types.CellType) -> ValuePlace:
             cell.cell_contents = value
 
     return ValuePlace(path, lambda: held_by(cell), write, same, held_by(cell))
+
+
+def context_place(path: str, variable: ContextVar[Any]) -> ValuePlace:
+    """What a context variable gives in this context; `GONE` where it has no value."""
+
+    def write(value: Any) -> None:
+        if value is not GONE:
+            variable.set(value)
+
+    return ValuePlace(path, lambda: variable.get(GONE), write, same, variable.get(GONE))
 
 
 def held_by(cell: types.CellType) -> Any:
