@@ -53,6 +53,7 @@ from .step_budget import budget_in_bytes
 from .torch_private.pytrees import tree_leaves
 from .ways.accumulate import AccumulatedStep
 from .ways.chunk import chunked, read_chunks
+from .ways.input_gradients import differentiable
 from .ways.microbatch import MicroBatch, Splitter, bytes_of, check_splits, clone_tensors
 from .ways.way import Way
 
@@ -310,6 +311,7 @@ def capture_step(
     parts = splitter.parts(inputs, keywords)
     settings.ranks.same("compare batches", {"micro-batches": [part.num_samples for part in parts]})
     whole_bytes = sum(bytes_of(clone) for clone in _whole(parts))
+    whole_bytes += bytes_of(differentiable((inputs, dict(keywords))))  # their gradients
     found: dict[int, CapturedStep] = {}
     for part in parts:
         if part.num_samples in found:
@@ -390,6 +392,7 @@ def _capture(
     recorded: Recorded | None = None
     if settings.bound_ranks.alone:  # a model that communicates is run by all ranks, in lockstep
         recorded = record_step(model, own_loss, inputs, keywords, watched or own_loss)
+        recorded.refuse_foreign_leaves()
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     if several and recorded is not None and (recorded.effects or recorded.draws):
         what = recorded.effects[0] if recorded.effects else f"draws from {recorded.draws[0]}"
@@ -752,11 +755,11 @@ def plan_step(
     InfeasibleBudgetError
         Nothing fits; the error names the least budget found feasible, and the op that sets it.
     """
-    plan = _feasible(captured, plan_captured(captured, budget_bytes, settings))
+    plan = _feasible(captured, plan_captured(captured, budget_bytes, settings), settings)
     return planned_step(captured, plan, store_all_bytes, settings)
 
 
-def _feasible(captured: CapturedStep, plan: Plan) -> Plan:
+def _feasible(captured: CapturedStep, plan: Plan, settings: Settings) -> Plan:
     if plan.schedule is None:
         least, budget_bytes = plan.min_feasible_bytes, plan.budget_bytes
         raise InfeasibleBudgetError(
@@ -765,7 +768,8 @@ def _feasible(captured: CapturedStep, plan: Plan) -> Plan:
             + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
             plan=plan,
             hint=(f"budget={least}, " if least else "give more, ")
-            + "accumulate='auto' (micro-batches), chunk='auto', or a smaller optimizer state",
+            + ("a smaller optimizer state, " if settings.optimizer else "")
+            + "accumulate='auto' (micro-batches), or chunk='auto'",
         )
     return plan
 
@@ -785,7 +789,7 @@ def planned_step(
     if captured.splitter is not None:
         modules = {captured.part_size: module}
         for size, other in captured.others.items():
-            smaller = _feasible(other, plan_captured(other, plan.budget_bytes, settings))
+            smaller = _feasible(other, plan_captured(other, plan.budget_bytes, settings), settings)
             modules[size] = _module(other, smaller, settings.ranks)
         model: nn.Module = module.model  # type: ignore[assignment]
         module = AccumulatedStep(model, captured.splitter, lambda part: modules[part.num_samples])

@@ -11,6 +11,7 @@ from torch import nn
 
 from schedsim.errors import SchedsimError
 
+from ..autocasts import Autocast
 from ..guards.recording import Recorded, record
 from ..measure.meters import no_collection
 from ..torch_private import joint_graphs as private
@@ -118,6 +119,7 @@ def capture(
         recorded = record_step(model, loss, inputs, kwargs)
     if recorded is None:
         return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, None)
+    recorded.refuse_foreign_leaves()
     recorded.refuse_graph()
     with recorded.settled():
         return _captured(model, inputs, kwargs, loss, kernels, optimizer, name, recorded)
@@ -164,7 +166,7 @@ def _captured(
         loss=loss,
         call_plan=skeleton.step.plan,
         training=tuple(module.training for module in model.modules()),
-        autocast=_autocast(skeleton.device),
+        autocast=Autocast.now(),
         guards=recorded.state() if recorded is not None else None,
     )
 
@@ -203,10 +205,6 @@ def record_step(
         return run_step(model, loss, num_extra, inputs, kwargs)
 
     return record(model, loss if watched_loss is None else watched_loss, inputs, kwargs, run)
-
-
-def _autocast(device: str) -> tuple[bool, torch.dtype]:
-    return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
 
 def _notes(

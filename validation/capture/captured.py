@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from torch import nn
 
 from schedsim import Graph, Schedule
 from schedsim.errors import UnsupportedError
 
+from ..autocasts import Autocast
 from ..guards.backward_place import BackwardAutocast
 from ..guards.state import StateSnapshot
 from .program import Program
@@ -55,6 +55,8 @@ class CapturedGraph:
         Whether `module` works: not with substituted kernels, nor without memory.
     program : Program
         The calls behind the ops.
+    autocast : Autocast
+        The autocast in which the forward was traced, of all devices.
     backward
         Where the backward was traced to run: within autocast or outside of it.
     guards : StateSnapshot or None
@@ -74,7 +76,7 @@ class CapturedGraph:
     loss: Loss | None
     call_plan: CallPlan
     training: tuple[bool, ...]
-    autocast: tuple[bool, torch.dtype]
+    autocast: Autocast
     guards: StateSnapshot | None = None
     backward: BackwardAutocast = field(default_factory=BackwardAutocast)
     join: Callable[[Graph, Sequence[int]], Any] | None = None

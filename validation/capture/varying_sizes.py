@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .program import Program
+from .program import Program, Value
 
 _SPACE = {"math": math, "operator": operator, "torch": torch, "max": max, "min": min}
 
@@ -109,6 +109,13 @@ def settled(tree: Any, values: Mapping[VaryingSize, Any]) -> Any:
     if type(tree) is tuple:
         return tuple(settled(item, values) for item in tree)
     return tree
+
+
+def settled_value(program: Program, number: int, values: Mapping[str, int]) -> Value:
+    """The value `number` of `program` at sizes `values`."""
+    value = program.values[number]
+    known = {size: size.at(values) for size in _found((value.shape, value.stride))}
+    return replace(value, shape=settled(value.shape, known), stride=settled(value.stride, known))
 
 
 def settled_program(program: Program, values: Mapping[str, int]) -> Program:

@@ -14,7 +14,11 @@ from schedsim.errors import UnsupportedError
 
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private import joint_graphs as private
-from ..torch_private.dynamo_settings import allow_recurrence, guard_hooks
+from ..torch_private.dynamo_settings import (
+    allow_recurrence,
+    break_at_packed_sequences,
+    guard_hooks,
+)
 from ..torch_private.frame_callbacks import when_call_ends, when_compiling
 from ..torch_private.joint_graphs import Strides
 from ..torch_private.sharded_groups import gathers_around
@@ -88,6 +92,7 @@ class _Frames:
 
     def begins(self, _frame: FrameType) -> None:
         """Dynamo shall trace recurrent layers, which `keep_layers_whole` takes as one op each."""
+        break_at_packed_sequences()
         # On CUDA they are other ops, which would have to be planned as they are.
         if not torch.cuda.is_available():
             self._was_allowed = allow_recurrence(True)

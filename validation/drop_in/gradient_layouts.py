@@ -200,7 +200,8 @@ def _refuse_derivative(_given: Sequence[Any]) -> None:
         "a gradient of a model within a budget is derived again (create_graph=True): its backward "
         "is a schedule, and no graph",
         hint="call model.forward(...) of the plain model for that gradient, which runs as it is; "
-        "or take the gradient inside of forward, by torch.autograd.grad",
+        "or take the gradient inside of forward, by torch.autograd.grad, and give the loss: "
+        "schedsim.rematerialize(model, inputs, budget, loss)",
     )
 
 

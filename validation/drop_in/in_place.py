@@ -34,6 +34,7 @@ from ..ranks.wrappers import inside
 from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import (
     at_limit,
+    break_at_packed_sequences,
     compiled_alone,
     dynamo_settings,
     forget_traces,
@@ -534,6 +535,7 @@ class _BudgetedCall:
 @contextmanager
 def _tracing(has_whole_recurrence: bool, has_gru_cells: bool, is_eager: bool) -> Iterator[None]:
     """Settings for calls in which Dynamo may trace."""
+    break_at_packed_sequences()
     with ExitStack() as stack:
         # A hook that is registered later must become part of the step.
         settings: dict[str, Any] = {

@@ -23,6 +23,7 @@ from ..capture.capture import record_step
 from ..guards.differential import Both, Difference
 from ..guards.recording import detached_copies
 from ..measure.storage import local
+from ..torch_private.module_tables import buffers_of, parameters_of
 from ..torch_private.pytrees import tree_leaves
 from .saved_elsewhere import saved_elsewhere
 from .schedule_check import bits_of, made_up_gradient
@@ -112,6 +113,18 @@ def frugal_difference(
 
     Where bits differ, the steps run once more to measure by how much, with the plain step's memory.
     """
+    with _of_leaves(model):
+        return _frugal_difference(model, plain, planned, inputs, keywords, rounded)
+
+
+def _frugal_difference(
+    model: nn.Module,
+    plain: Step,
+    planned: Step,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    rounded: bool,
+) -> Difference | None:
     if not rounded:
         recorded = record_step(model, _Digest.of, inputs, keywords)
         both = Both(model, _Digest.of, recorded, kept=digest)
@@ -132,6 +145,31 @@ def frugal_difference(
         except Exception:  # the comparison below reports it
             pass
     return difference(model, plain, planned, inputs, keywords, rounded)
+
+
+@contextmanager
+def _of_leaves(model: nn.Module) -> Iterator[None]:
+    """Let leaves stand in for parameters that the loop has computed (`torch.func.functional_call`).
+
+    The backwards of a comparison would otherwise go on into the loop's own graph, and free it.
+    """
+    leaves: dict[int, Any] = {}
+    replaced: list[tuple[dict[str, Any], str, Tensor]] = []
+    for module in model.modules():
+        tables: tuple[dict[str, Any], ...] = (parameters_of(module), buffers_of(module))
+        for table in tables:
+            for name, tensor in table.items():
+                if tensor is not None and not tensor.is_leaf:
+                    if id(tensor) not in leaves:
+                        leaves[id(tensor)] = tensor.detach().requires_grad_()
+                    replaced.append((table, name, tensor))
+    try:
+        for table, name, tensor in replaced:
+            table[name] = leaves[id(tensor)]
+        yield
+    finally:
+        for table, name, tensor in replaced:
+            table[name] = tensor
 
 
 Results = dict[str, Tensor | None]

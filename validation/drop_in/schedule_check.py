@@ -16,14 +16,14 @@ import torch
 from schedsim.errors import SchedsimError
 
 from ..block_level.repeated_forward import RandomState
-from ..capture.varying_sizes import settled_program
+from ..capture.varying_sizes import settled_value
 from ..op_level.random_replay import RandomReplay
 
 if TYPE_CHECKING:
     from .part_sizes import Binding
     from .traced_part import TracedPart
 
-_SMALLEST, _LARGEST, _PARTS = 128, 1 << 20, 256
+_SMALLEST, _LARGEST, _PARTS = 512, 1 << 20, 64
 _WEIGHT = 0x1E3779B97F4A7C15
 _MIX = ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB), (31, 1))
 """Shifts and odd factors, chosen like those of splitmix64 (Steele, Lea, Flood 2014)."""
@@ -73,9 +73,8 @@ def _left_by(
     program, halves = part.program, part.halves_of(number)
     constants, sizes = program.constants, part.sizes_of(number, binding)
     counts = [0] * part.graph.num_ops
-    settled = settled_program(program, part.sizes.named(binding))
-    tangents = [settled.values[v] for v in program.tangents]
-    del settled
+    named = part.sizes.named(binding)
+    tangents = [settled_value(program, v, named) for v in program.tangents]
     devices = {t.device for t in arguments.values() if isinstance(t, torch.Tensor) and t.is_cuda}
     left: dict[str, tuple[Any, ...]] = {}
     with generators_kept(sorted(devices, key=str)), torch.no_grad():
@@ -185,6 +184,7 @@ class ScheduleTrust:
         self.num_compared = 0
         self.refused: dict[int, int] = {}
         self._seen: dict[int, set[Binding]] = {}
+        self._agreed: dict[int, set[Binding]] = {}  # sizes at which it equalled another new one
 
     def trust(self, number: int, binding: Binding) -> None:
         """Trust `number` at these sizes, because its step was compared in another way."""
@@ -192,7 +192,7 @@ class ScheduleTrust:
 
     def is_new(self, number: int, binding: Binding) -> bool:
         """Whether `number` must be compared before it runs at these sizes."""
-        seen = self._seen.get(number, set())
+        seen = self._seen.get(number, set()) | self._agreed.get(number, set())
         return len(seen) < 2 and binding not in seen
 
     def settle(
@@ -208,8 +208,8 @@ class ScheduleTrust:
         Notes
         -----
         A schedule that is already trusted decides over one that is not. If no trusted schedule
-        fits, a new one is compared with another new one. Two that agree run, without being trusted
-        yet; of two that differ neither runs, and the trusted one runs, even if it takes more
+        fits, a new one is compared with another new one. Two that agree run, and are not compared
+        again at these sizes, without being trusted to decide over others; of two that differ neither runs, and the trusted one runs, even if it takes more
         memory.
         """
         others = [one for one in others if one != number and one not in self.refused]
@@ -225,6 +225,9 @@ class ScheduleTrust:
             if trusted:
                 self.trust(number, binding)
                 self.trust(other, binding)
+            else:
+                for one in (number, other):
+                    self._agreed.setdefault(one, set()).add(binding)
             return number, None
         if not trusted:
             other = next((one for one in self._seen if one not in self.refused), other)

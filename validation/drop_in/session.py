@@ -19,7 +19,7 @@ from schedsim.units import format_bytes
 
 from ..compiled.group import Groups
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
-from ..measure.allocator import close_later, close_waiting, is_recording
+from ..measure.allocator import close_later, close_waiting, is_recording, records_ended
 from ..measure.cuda import requested_bytes
 from ..measure.storage import storages
 from ..torch_private.graph_tasks import when_backward_ends
@@ -279,11 +279,12 @@ class Session:
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None
+        num_ended = records_ended()
         if may_start is None:
             may_start = self._end_step()
         self.plans.begin(self._resident_bytes(part, arguments, binding))
         wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
-        if wanted and may_start and self._meter is None:
+        if wanted and may_start and self._meter is None and records_ended() == num_ended:
             self._start_measuring(torch.device(part.device))
             self._begins_early = False
 
@@ -304,9 +305,11 @@ class Session:
         may_look = len(self.plans.records) < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
         if self.is_rehearsing or not may_look:
             return
-        meter = None
+        meter, num_ended = None, records_ended()
         if all(part.is_measured for part in self.parts):
             close_waiting()  # records of other models, whose steps have ended
+            if records_ended() != num_ended:
+                return  # a later step tells, which begins under none of them
             meter = outside_meter(device)
         if meter is None and is_profiling():  # a later step tells
             if not is_recording():

@@ -425,7 +425,8 @@ class StepPlans:
             + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
             plan=plan,
             hint=(f"budget={least}, " if least else "give more, ")
-            + "a smaller batch, or a smaller optimizer state",
+            + ("a smaller optimizer state, or " if self._options.optimizer else "")
+            + "a smaller batch",
         )
 
     def _plan_steps(self) -> None:

@@ -226,6 +226,7 @@ class Both:
         gradients: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
         leaves = [t for t in tree_leaves((inputs, keywords)) if isinstance(t, Tensor)]
         named: list[tuple[str, Tensor]] = [*parameters.items()]
+        named += self.recorded.foreign if self.recorded is not None else ()
         named += [(f"input {i}", leaf) for i, leaf in enumerate(leaves) if leaf.requires_grad]
         for name, tensor in named:
             gradient = tensor.grad
@@ -255,7 +256,8 @@ class Both:
     @contextmanager
     def _kept(self, roots: list[nn.Module]) -> Iterator[None]:
         """Gradients, buffers, generators and what else is written in place, as they are now."""
-        parameters = [p for root in roots for p in root.parameters()]
+        parameters: list[Tensor] = [p for root in roots for p in root.parameters()]
+        parameters += [t for _, t in self.recorded.foreign] if self.recorded is not None else ()
         own = [(p, p.grad) for p in parameters]
         tables = [
             (module, name, buffer, buffer.detach().clone())
@@ -292,7 +294,7 @@ class Both:
 
 
 @contextmanager
-def without_step_hooks(parameters: list[nn.Parameter]) -> Iterator[None]:
+def without_step_hooks(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Without hooks that run when a gradient is there: an optimizer's step may be among them."""
     tables = [step_hooks(p) for p in parameters]
     had = [(table, dict(table)) for table in tables if table]

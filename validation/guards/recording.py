@@ -55,6 +55,9 @@ class Recorded:
         Tensors from before the step that were written in place, by an op that declares it.
     moved
         Tensors from before the step whose data was replaced, as by ``tensor.data = other``.
+    foreign
+        Tensors to which the step gives a gradient, and that are neither inputs nor parameters of a
+        module, with the places where they were found.
     """
 
     reach: Reach
@@ -68,6 +71,7 @@ class Recorded:
     warm: tuple[Any, ...] = ()
     written: tuple[Tensor, ...] = ()
     moved: tuple[Tensor, ...] = ()
+    foreign: tuple[tuple[str, Tensor], ...] = ()
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -118,6 +122,22 @@ class Recorded:
                 f"a step changes what Python holds, which a graph would not: {self.effects[0]}",
                 hint="keep it in a buffer that is changed in place, or do it in the loop; "
                 "or level='block'",
+            )
+
+    def refuse_foreign_leaves(self) -> None:
+        """Raise where a step trains a tensor that is no parameter of the model or the loss.
+
+        Raises
+        ------
+        UnsupportedError
+            There is one; the message says where.
+        """
+        if self.foreign:
+            raise UnsupportedError(
+                f"a step trains {self.foreign[0][0]}, which is a parameter neither of the model "
+                "nor of the loss, so that a plan would give it no gradient",
+                hint="register it as an nn.Parameter of the model, or of a loss that is an "
+                "nn.Module; or plan the model in place, with the loss outside: in_place=True",
             )
 
 
@@ -286,7 +306,7 @@ class _Recorder:
         unseen.enter_context(unseen_writes(buffers))
         try:
             with _torch_generators(self.model), torch.enable_grad(), undo, codes, answers, keeping:
-                self.run(inputs, keywords)
+                trained = leaves_behind(self.run(inputs, keywords))
             changes = around.changes()
             draws = (*drawn(python), *around.draws())
             places = around.changed()
@@ -322,7 +342,29 @@ class _Recorder:
             warm=warm,
             written=tuple(tensor for tensor, _ in undo.written.values()),
             moved=tuple(moved),
+            foreign=tuple(
+                (path, tensor)
+                for path, tensor in around.tensors.items()
+                if any(tensor is leaf for leaf in trained)
+                if not any(tensor is one for one in (*parameters, *leaves))
+            ),
         )
+
+
+def leaves_behind(output: Any) -> list[Tensor]:
+    """The leaves that a backward from `output` would give a gradient. O(nodes of its graph)."""
+    nodes = [t.grad_fn for t in tree_leaves(output) if isinstance(t, Tensor)]
+    seen, found = set(nodes), []
+    while nodes:
+        node = nodes.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        for following, _ in node.next_functions if node is not None else ():
+            if following not in seen:
+                seen.add(following)
+                nodes.append(following)
+    return found
 
 
 class _TookBackward(Exception):

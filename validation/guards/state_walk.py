@@ -9,6 +9,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from .watched_places import (
     attribute,
     cell_place,
     contents,
+    context_place,
     fill,
     held_by,
     store_in,
@@ -308,6 +310,11 @@ class StateWalk:
             return
         if isinstance(value, torch.Generator):  # ops draw from it, and advance it when they run
             self.torch_generators.append(torch_generator_place(path, value))
+            return
+        if isinstance(value, ContextVar):
+            place = context_place(path, value)
+            self.places.append(place)
+            self.pending.append((path, place.saved))
             return
         if type(value).__module__.partition(".")[0] == "schedsim":
             inner = getattr(value, "inner_loss", None)

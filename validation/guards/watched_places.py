@@ -5,9 +5,10 @@ from __future__ import annotations
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, MutableSet
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from operator import eq, is_
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class NamedPlaces:
         return (
             len(now) == len(saved)
             and all(map(is_, now.values(), saved.values()))
-            and all(map(eq, now, saved))
+            and all(map(_same_key, now, saved))
         )
 
     def restore(self) -> None:
@@ -192,6 +193,11 @@ class Places:
 NO_PLACES = Places(())
 
 
+def _same_key(one: Any, two: Any) -> bool:
+    # An optimizer's state has tensors as keys: `==` compares their entries, a hash the objects.
+    return one is two or bool(hash(one) == hash(two) and one == two)
+
+
 def contents(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     """The content of a mapping, without methods of a class of its own."""
     return dict(dict.items(mapping)) if isinstance(mapping, dict) else dict(mapping)
@@ -249,6 +255,16 @@ def cell_place(path: str, cell: types.CellType) -> ValuePlace:
             cell.cell_contents = value
 
     return ValuePlace(path, lambda: held_by(cell), write, same, held_by(cell))
+
+
+def context_place(path: str, variable: ContextVar[Any]) -> ValuePlace:
+    """What a context variable gives in this context; `GONE` where it has no value."""
+
+    def write(value: Any) -> None:
+        if value is not GONE:
+            variable.set(value)
+
+    return ValuePlace(path, lambda: variable.get(GONE), write, same, variable.get(GONE))
 
 
 def held_by(cell: types.CellType) -> Any:

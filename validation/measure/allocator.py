@@ -28,6 +28,7 @@ from .quiet import quiet_stderr
 _PHASE = "schedsim phase"
 _waiting: list[Callable[[], bool]] = []
 _running: list[weakref.ref[AllocatorRecord]] = []
+_num_ended = 0
 
 
 def close_later(action: Callable[[], bool]) -> None:
@@ -41,6 +42,16 @@ def close_waiting() -> bool:
     _waiting.clear()  # an action may ask to be called another time
     ended = [action() for action in actions]
     return any(ended)
+
+
+def records_ended() -> int:
+    """How many records have ended in this process.
+
+    Ranges of the profiler that are open where a record ends write to its freed memory as they end,
+    if another record runs by then. So code inside of such a range, as a backward or the forward of
+    an autograd function is, begins no record that outlives it once this number has changed.
+    """
+    return _num_ended
 
 
 def is_recording() -> bool:
@@ -131,6 +142,8 @@ class AllocatorRecord:
         forget_results(self._recorder)
 
     def _end(self) -> None:
+        global _num_ended
+        _num_ended += 1
         _running.clear()
         if self._forgotten is not None:
             self._forgotten.detach()
@@ -168,6 +181,8 @@ def _abandon(recorder: Any, thread: int) -> bool:
     if in_backward() or threading.get_ident() != thread:
         close_later(lambda: _abandon(recorder, thread))
         return False
+    global _num_ended
+    _num_ended += 1
     with quiet_stderr():
         recorder.stop()
     forget_results(recorder)

@@ -11,6 +11,7 @@ from torch import nn
 from schedsim import Schedule, simulate
 from schedsim.errors import SchedsimError
 
+from ..autocasts import Autocast
 from ..capture.program import same_strides
 from ..capture.skeleton import run_step
 from ..first_order import first_order
@@ -125,13 +126,10 @@ class ScheduledOps(nn.Module):
         return self._halves
 
     def _check_autocast(self) -> None:
-        device = self._captured.backend
-        enabled, dtype = self._captured.autocast
-        now = torch.is_autocast_enabled(device)
-        if now != enabled or (now and torch.get_autocast_dtype(device) != dtype):
+        traced, now = self._captured.autocast, Autocast.now()
+        if now != traced:
             raise SchedsimError(
-                f"autocast is {'on' if now else 'off'} here, and was "
-                f"{f'on with {dtype}' if enabled else 'off'} when the model was captured",
+                f"the step runs {now}, and was captured {traced}",
                 hint="its casts are part of the graph: capture and run in the same autocast",
             )
 
@@ -231,7 +229,7 @@ class _StepFunction(torch.autograd.Function):
         code = module._code()
         random = RandomReplay(len(code.repeated_random), captured.backend)
         state = random.state() if module._may_end else None
-        with torch.autocast(captured.backend, enabled=False):
+        with Autocast().entered():
             try:
                 (loss,), carried = code.forward.function(
                     resident, module._counts, random, module._hook
@@ -260,7 +258,7 @@ class _StepFunction(torch.autograd.Function):
         carried, ctx.carried = ctx.carried, None
         resident, ctx.resident = ctx.resident, None
         module._captured.backward.run_here(module._captured.graph.name)
-        with torch.autocast(module._captured.backend, enabled=False):
+        with Autocast().entered():
             gradients = ctx.code.backward.function(
                 resident, carried, [gradient], module._counts, ctx.random, ctx.hook
             )

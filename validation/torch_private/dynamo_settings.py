@@ -13,8 +13,11 @@ import torch
 import torch._dynamo as dynamo
 from torch._C._dynamo import eval_frame
 from torch._C._dynamo.eval_frame import reset_code
+from torch._dynamo import trace_rules
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import counters, get_traced_code
+from torch._dynamo.variables import SkipFunctionVariable
+from torch.nn.utils.rnn import pad_packed_sequence
 
 
 @contextmanager
@@ -23,6 +26,14 @@ def dynamo_settings(settings: dict[str, Any]) -> Iterator[None]:
     known = {name: value for name, value in settings.items() if hasattr(dynamo.config, name)}
     with dynamo.config.patch(known):
         yield
+
+
+def break_at_packed_sequences() -> None:
+    """Let Dynamo break its graph at ``pad_packed_sequence``, as it does by itself since torch 2.13.
+
+    Before, it traces the function, and fails at a kernel that has no form for fake tensors.
+    """
+    trace_rules.get_torch_obj_rule_map().setdefault(pad_packed_sequence, SkipFunctionVariable)
 
 
 def without_logging(names: Iterable[str]) -> dict[str, Any]:

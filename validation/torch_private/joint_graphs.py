@@ -372,7 +372,9 @@ def unpack_at_once(graph_module: torch.fx.GraphModule) -> int:
 
     Dynamo writes ``q, k, v = x`` as three items, each of whose gradients is as large as all of
     ``x``; eager Python calls ``unbind``, whose gradient is one stack. The items of one unpacking
-    have one place in the source, those of ``x[0], x[1]`` have two. Returns how many it found.
+    have one place in the source, those of ``x[0], x[1]`` have two. (Before 2.13, places are whole
+    lines; an unbind of these items has the same gradient, as they share no entry.) Returns how many
+    it found.
     """
     graph, found = graph_module.graph, 0
     nodes = list(graph.nodes)

@@ -25,8 +25,23 @@ BATCH_NORMS = {
 STATISTICS = {"native_layer_norm.default": 2}
 """Ops that return mean and deviation -> the position of the weight, before that of the bias."""
 
-PRODUCTS = {"native_dropout_backward.default": 0}
+PRODUCTS = {
+    "hardsigmoid_backward.default": 0,
+    "hardswish_backward.default": 0,
+    "hardtanh_backward.default": 0,
+    "logit_backward.default": 0,
+    "native_dropout_backward.default": 0,
+    "softplus_backward.default": 0,
+}
 """Ops -> the position of the first of two factors, in whose order the product is written."""
+
+ORDERED = {
+    "_log_softmax_backward_data.default": 0,
+    "huber_loss_backward.default": 1,
+    "mse_loss_backward.default": 1,
+    "smooth_l1_loss_backward.default": 1,
+}
+"""Ops -> the position of an input; their result is written in the order of dimensions."""
 
 
 @contextmanager
@@ -37,7 +52,8 @@ def true_layouts() -> Iterator[None]:
     dimensions, or channels last. A view that a trace takes of the one would fail on the other.
     Fakes of layer norms give mean and deviation the type of the input; the kernels give
     them that of the weight, which autocast leaves in float32, and their backward asks for it.
-    Fakes of the backward of dropout write in the order of dimensions, the kernel as products do.
+    Fakes of the backwards of dropout and of activations write in the order of dimensions or of the
+    input, the kernels as products with the gradient do; those of losses do the opposite.
     """
 
     def laid_out(own: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -72,11 +88,22 @@ def true_layouts() -> Iterator[None]:
 
         return run
 
+    def ordered(own: Callable[..., Any], position: int) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            found = own(*args, **kwargs)
+            if args[position].device.type == "cpu":
+                found = torch.empty_like(found, memory_format=torch.contiguous_format)
+            return found
+
+        return run
+
     before: list[tuple[dict[Any, Callable[..., Any]], Any, Callable[..., Any]]] = []
     for rule, ops in (
         (laid_out, BATCH_NORMS),
         (typed, STATISTICS),
         (as_product, PRODUCTS),
+        (ordered, ORDERED),
     ):
         for name, position in ops.items():
             packet, _, overload = name.partition(".")

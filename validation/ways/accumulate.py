@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from schedsim.errors import SchedsimError
 
 from ..autocasts import backward_autocast
+from .input_gradients import InputGradients, differentiable
 from .microbatch import MicroBatch, Splitter, check_hooks, combined
 
 Runner = Callable[[MicroBatch], Callable[..., Tensor]]
@@ -52,22 +53,28 @@ class AccumulatedStep(nn.Module):
         model = self._model[0]
         check_hooks(model)
         trained = [p for p in model.parameters() if p.requires_grad]
+        given = differentiable((inputs, keywords))
         apply: Any = _Handed.apply
-        loss: Tensor = apply(self, inputs, keywords, trained, *trained)
+        loss: Tensor = apply(self, inputs, keywords, trained, *trained, *given)
         return loss
 
     def run(
         self, inputs: tuple[Any, ...], keywords: dict[str, Any], trained: list[nn.Parameter]
     ) -> tuple[Tensor, list[Tensor | None], Tensor]:
-        """(loss, gradients, the gradient of the loss to which these gradients belong)."""
+        """(loss, gradients, the gradient of the loss to which these gradients belong).
+
+        Gradients are those of the parameters, then those of inputs that need one.
+        """
         own = [p.grad for p in trained]
+        of_inputs = InputGradients(inputs, keywords)
         losses: list[Tensor] = []
         seed = self._seed
         try:
             for p in trained:
                 p.grad = None
             parts = self._splitter.parts(inputs, keywords)
-            for part in parts:
+            for each in parts:
+                part = of_inputs.begin(each)
                 with torch.enable_grad(), self._splitter.targets_of(part):
                     self._last = self._runner(part)
                     loss = self._last(*part.inputs, **part.keywords)
@@ -77,7 +84,8 @@ class AccumulatedStep(nn.Module):
                     loss.backward((seed * part.weight).to(loss.dtype))
                 losses.append(loss.detach().clone())  # some losses share the storage of all terms
                 del loss
-            gradients = [p.grad for p in trained]
+                of_inputs.end(part)
+            gradients = [*(p.grad for p in trained), *of_inputs.whole]
         finally:
             for p, gradient in zip(trained, own, strict=True):
                 p.grad = gradient

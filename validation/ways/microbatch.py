@@ -36,6 +36,8 @@ class MicroBatch:
     num_samples
     weight
         Weight of its loss in the loss of the whole batch.
+    start
+        Number of its first sample in the whole batch.
     """
 
     inputs: tuple[Any, ...]
@@ -43,6 +45,7 @@ class MicroBatch:
     buffers: dict[str, Tensor]
     num_samples: int
     weight: float
+    start: int = 0
 
 
 class Splitter:
@@ -74,7 +77,8 @@ class Splitter:
             buffers = {}
             if isinstance(self._whole, nn.Module):
                 buffers = {name: cut(b) for name, b in self._whole.named_buffers()}
-            found.append(MicroBatch(own, words, buffers, stop - start, (stop - start) / size))
+            weight = (stop - start) / size
+            found.append(MicroBatch(own, words, buffers, stop - start, weight, start))
         return self._weighed(found)
 
     def _refresh(self) -> None:

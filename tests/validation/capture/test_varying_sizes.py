@@ -16,6 +16,7 @@ from schedsim.validation.capture.varying_sizes import (  # noqa: E402
     open_sizes,
     product,
     settled_program,
+    settled_value,
 )
 
 LENGTH = VaryingSize("s0")
@@ -69,3 +70,5 @@ def test_a_program_at_some_sizes():
     assert call.lean[1] == (Ref(0), [4])
     assert program.values[0].shape == shape
     assert settled_program(settled, {}) is settled
+    numbers = range(len(program.values))
+    assert [settled_value(program, v, {"s0": 3}) for v in numbers] == list(settled.values)

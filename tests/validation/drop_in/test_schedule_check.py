@@ -195,6 +195,7 @@ def test_a_schedule_is_compared_at_its_first_two_sizes():
     assert trust.refused == {3: 1}
     assert seen == [(1, 2), (1, 2), (3, 1)]
     assert trust.settle(5, (8,), [4], compare) == (5, None)
-    assert trust.is_new(5, (8,)), "two new ones that agree are not trusted yet"
+    assert not trust.is_new(5, (8,)), "two new ones that agree are not compared in every step"
+    assert trust.is_new(5, (9,))
     trust.refused.clear()
     assert trust.settle(3, (8,), [4], compare) == (2, "the loss is another")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 import warnings
 import weakref
 
@@ -15,6 +16,7 @@ from schedsim.validation.drop_in import session as session_module  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from schedsim.validation.measure.allocator import AllocatorRecord  # noqa: E402
 from schedsim.validation.torch_private.profiler_records import is_profiling  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -112,6 +114,38 @@ def test_no_record_begins_in_the_forward_in_which_one_ended(monkeypatch):
     forwards = " ".join(told).split("forward")
     assert sum("start" in forward for forward in forwards) >= 2
     assert not any("stop" in forward and "start" in forward for forward in forwards)
+
+
+def test_no_record_begins_in_a_forward_in_which_planning_ended_one(monkeypatch):
+    """As where a step calls its model at several lengths: a longer line is planned within it."""
+    told = []
+
+    def noted(owner, name, what):
+        function = getattr(owner, name)
+
+        def call(self, *arguments):
+            told.append(what)
+            return function(self, *arguments)
+
+        monkeypatch.setattr(owner, name, call)
+
+    noted(AllocatorRecord, "start", "start")
+    noted(AllocatorRecord, "_end", "end")
+    noted(session_module.Session, "forward_begins", "(")
+    noted(session_module.Session, "forward_ends", ")")
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)))
+    x = torch.randn(64, 16)
+    torch._dynamo.reset()
+    schedsim.rematerialize(model, x, "120%", in_place=True, effort=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        sum(model(x[:num]).square().mean() for num in (64, 32, 48)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    inside = re.findall(r"\(([^()]*)\)", " ".join(told))
+    assert any("end" in forward for forward in inside)
+    assert not any(re.search("end.* start$", forward.strip()) for forward in inside)
 
 
 class Cyclic(nn.Module):

@@ -5,6 +5,7 @@ As in ``test_loops``, each runs plainly and within a budget, as a whole step and
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import math
 import warnings
@@ -387,6 +388,18 @@ def set_table(model, k):
     SETTINGS["scale"] = 1.0 + 0.5 * (k // 2)
 
 
+CONTEXT = contextvars.ContextVar("scale", default=1.0)
+
+
+class ReadsContext(Block):
+    def forward(self, x):
+        return torch.tanh(self.linear(x)) * CONTEXT.get()
+
+
+def set_context(model, k):
+    CONTEXT.set(1.0 + 0.5 * (k // 2))
+
+
 class Patched(Block):
     """A class whose forward the loop replaces."""
 
@@ -405,6 +418,7 @@ def patch_class(model, k):
 def put_back():
     global SMOOTHING
     SMOOTHING, SETTINGS["scale"], Patched.forward = 0.0, 1.0, PATCHED
+    CONTEXT.set(1.0)
 
 
 class ArrayScale(Block):
@@ -516,6 +530,7 @@ CASES = {
     "grown": Case(of(Patched), grow, budget="150%"),
     "default format": Case(of(Constants), around=DefaultFormat, budget="150%"),
     "functions": Case(from_functions, set_table, start=put_back),
+    "context variable": Case(of(ReadsContext), set_context, start=put_back, budget="130%"),
     "class patched": Case(of(Patched), patch_class, start=put_back, budget="110%"),
     "array": Case(
         lambda: Line(*(ArrayScale(scale=np.ones(1)) for _ in range(NUM))),

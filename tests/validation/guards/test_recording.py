@@ -20,6 +20,7 @@ from schedsim.validation.guards.recording import (  # noqa: E402
 )
 from torch import nn  # noqa: E402
 
+import schedsim  # noqa: E402
 from schedsim.errors import UnsupportedError  # noqa: E402
 
 
@@ -240,3 +241,60 @@ def test_generators_of_the_loss_stand_where_they_stood():
         assert not torch.equal(held["noise"][0].get_state(), before[0])
     assert torch.equal(held["noise"][0].get_state(), before[0])
     assert numpy_own.bit_generator.state == before[1]
+
+
+class HoldsWeight(nn.Module):
+    """With a weight in a list, which is therefore no parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.weights = [torch.ones(16, requires_grad=True)]
+
+    def forward(self, x):
+        return torch.tanh(self.linear(x) * self.weights[0])
+
+
+class Weighted:
+    """Its loss has a weight that is trained, and reads a teacher that is not."""
+
+    def __init__(self):
+        self.log_scale = torch.zeros((), requires_grad=True)
+        self.teacher = nn.Linear(16, 16)
+
+    def loss(self, y, x):
+        with torch.no_grad():
+            target = self.teacher(x)
+        return (y - target).square().mean() * self.log_scale.exp()
+
+
+@pytest.mark.parametrize("level", ["op", "block"])
+def test_what_is_trained_beside_parameters_is_refused(level):
+    """A plan would give it no gradient; a teacher without gradients is nothing of the kind."""
+    line, x = nn.Sequential(*(nn.Linear(16, 16) for _ in range(3))), torch.randn(8, 16)
+    weighted = Weighted()
+    options = {"budget": "100%", "level": level, "effort": 0.1}
+    holding = nn.Sequential(HoldsWeight(), *line)
+    with pytest.raises(UnsupportedError, match=r"trains model.0.weights\[0\], which is") as error:
+        schedsim.rematerialize(holding, (x, x), loss=nn.functional.mse_loss, **options)
+    assert "nn.Module" in error.value.hint
+    with pytest.raises(UnsupportedError, match=r"trains loss\.__self__\.log_scale"):
+        schedsim.rematerialize(line, (x, x), loss=weighted.loss, **options)
+    weighted.log_scale.requires_grad_(False)
+    step = schedsim.rematerialize(line, (x, x), loss=weighted.loss, **options)
+    step(x, x).backward()
+    found = [p.grad.clone() for p in line.parameters()]
+    line.zero_grad()
+    weighted.loss(line(x), x).backward()
+    assert all(map(torch.equal, found, [p.grad for p in line.parameters()]))
+
+
+def test_in_place_gives_it_the_gradient_of_the_loop_alone():
+    """None of the steps that plan and compare."""
+    model, plain, x = HoldsWeight(), HoldsWeight(), torch.randn(64, 16)
+    plain.load_state_dict(model.state_dict())
+    schedsim.rematerialize(model, x, "100%", in_place=True, effort=0.1)
+    assert model.weights[0].grad is None
+    for net in (model, plain):
+        net(x).square().mean().backward()
+    assert torch.equal(model.weights[0].grad, plain.weights[0].grad)

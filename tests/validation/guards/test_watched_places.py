@@ -14,6 +14,7 @@ from schedsim.validation.guards.watched_places import (  # noqa: E402
     attribute,
     contents,
     fill,
+    filled,
     store_in,
 )
 from torch import nn  # noqa: E402
@@ -85,3 +86,14 @@ def test_an_attribute_in_a_slot_is_restored():
     assert [str(change) for change in place.changes()] == ["owner.value is 2 instead of 1"]
     place.restore()
     assert owner.value == 1
+
+
+def test_tensors_are_keys_too():
+    """As of the state of an optimizer, which a loss reaches that is a method of the trainer."""
+    one, other = torch.zeros(3), torch.zeros(3)
+    table = {one: 1}
+    place = filled("table", table, None)
+    place.saved = {other: 1}
+    assert not place.is_as_saved()
+    place.restore()
+    assert next(iter(table)) is other

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from chains import random_schedule
 from rank_processes import run_ranks
+from schedsim.validation import autocasts
 from schedsim.validation.capture import capture
 from step_models import DropoutMLP, TinyGPT, make_step, token_loss
 from torch import nn
@@ -96,8 +97,23 @@ def test_autocast_is_part_of_the_graph():
     grads.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
     for other in grads[1:]:
         assert all(torch.equal(a, b) for a, b in zip(grads[0], other, strict=True))
-    with pytest.raises(SchedsimError, match="autocast is off here"):
+    with pytest.raises(SchedsimError, match="runs outside of autocast, and was captured within"):
         module(*inputs)
+
+
+def test_autocast_of_every_device_is_part_of_the_graph(monkeypatch):
+    """A step of the CPU may call a kernel of another device, where its autocast casts."""
+    monkeypatch.setattr(autocasts, "_kinds", lambda: ("cpu", "cuda"))
+    model, inputs, loss = make_step("mlp")
+    captured = capture(model, inputs, loss)
+    module = captured.module(Schedule.store_all(captured.graph))
+    module(*inputs).backward()
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with pytest.raises(SchedsimError, match=r"within autocast \(cuda to float16\), and was"):
+            module(*inputs)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt"])

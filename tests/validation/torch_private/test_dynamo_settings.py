@@ -10,11 +10,13 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.torch_private.dynamo_settings import (  # noqa: E402
     at_limit,
+    break_at_packed_sequences,
     compiled_alone,
     dynamo_settings,
     graph_breaks,
     last_graph_break,
 )
+from torch import nn  # noqa: E402
 
 
 def test_settings_are_taken_back():
@@ -99,4 +101,19 @@ def test_functions_with_a_method_in_common_are_traced_each_by_itself():
             else:
                 assert found[0] == (2, [])
                 assert found[2] == (0, [Breaks.forward.__code__])
+    torch._dynamo.reset()
+
+
+def test_a_graph_is_broken_at_packed_sequences():
+    """Where torch does not do so by itself, tracing them fails."""
+
+    def padded(x):
+        packed = nn.utils.rnn.PackedSequence(x * 2, torch.tensor([2, 1]))
+        return nn.utils.rnn.pad_packed_sequence(packed)[0] + 1
+
+    torch._dynamo.reset()
+    break_at_packed_sequences()
+    before, x = graph_breaks(), torch.ones(3, 4)
+    assert torch.equal(torch.compile(padded, backend="eager")(x), padded(x))
+    assert graph_breaks() != before
     torch._dynamo.reset()

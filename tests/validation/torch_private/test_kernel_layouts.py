@@ -69,3 +69,46 @@ def test_backward_of_dropout(form):
     mode = fake_mode()
     with true_layouts(), mode:
         assert strides(*map(mode.from_tensor, (gradient, mask))) == expected
+
+
+ACTIVATIONS = {
+    "hardsigmoid_backward": (),
+    "hardswish_backward": (),
+    "hardtanh_backward": (-1.0, 1.0),
+    "logit_backward": (),
+    "softplus_backward": (1.0, 20.0),
+}
+
+
+@pytest.mark.parametrize("form", INPUTS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_backwards_of_activations(name, form):
+    """The gradient in some layout and the input in order, and the other way around."""
+    op, more = getattr(torch.ops.aten, name), ACTIVATIONS[name]
+    one = INPUTS[form]().sigmoid()
+    for given in ((one, one.contiguous()), (one.contiguous(), one)):
+        mode = fake_mode()
+        with true_layouts(), mode:
+            faked = op(*map(mode.from_tensor, given), *more).stride()
+        assert faked == op(*given, *more).stride()
+
+
+@pytest.mark.parametrize("form", INPUTS)
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("mse_loss_backward", (1,)),
+        ("smooth_l1_loss_backward", (1, 1.0)),
+        ("huber_loss_backward", (1, 1.0)),
+        ("_log_softmax_backward_data", (1, torch.float32)),
+    ],
+)
+def test_backwards_of_losses(name, more, form):
+    """Of an output in some layout."""
+    op, one = getattr(torch.ops.aten, name), INPUTS[form]()
+    for other in (one.clone(), one.contiguous()):
+        given = (one, other) if name.startswith("_") else (torch.ones(()), one, other)
+        mode = fake_mode()
+        with true_layouts(), mode:
+            faked = op(*map(mode.from_tensor, given), *more).stride()
+        assert faked == op(*given, *more).stride()
