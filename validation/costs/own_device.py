@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from ..capture.captured import CapturedGraph
 
 
-def device_costs(captured: CapturedGraph, device: torch.device, *, use_cache: bool = True) -> Costs:
+def device_costs(
+    captured: CapturedGraph, device: str | torch.device, *, use_cache: bool = True
+) -> Costs:
     """Times and workspaces of the ops of `captured`, measured on `device`.
 
     A dry device has no times: events there show the time of the host between two launches, by which
     a product costs what an activation does. There, workspaces are measured, and times are those of
     the data sheet of the device that is not here.
     """
-    if has_times(device):
+    if has_times(torch.device(device)):
         return measured_costs(captured, device, use_cache=use_cache)
     measured = measured_costs(captured, device, use_cache=False, target_s=0.0)
     times = roofline_costs(captured, get_dry_device(dry_device_name() or "").roofline)
