@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..dry_cuda import LABEL, dry_device_name, get_dry_device, has_times
-from .measured import measured_costs
+from .measured import Measurable, measured_costs
 from .roofline import roofline_costs
 from .table import Costs
 
-if TYPE_CHECKING:
-    from ..capture.captured import CapturedGraph
-
 
 def device_costs(
-    captured: CapturedGraph, device: str | torch.device, *, use_cache: bool = True
+    captured: Measurable, device: str | torch.device, *, use_cache: bool = True
 ) -> Costs:
     """Times and workspaces of the ops of `captured`, measured on `device`.
 
