@@ -33,7 +33,7 @@ from .capture import CapturedGraph, capture
 from .capture.capture import record_step
 from .capture.program_builder import NoLossError
 from .compiled.compile_step import compiled_where_it_works
-from .costs import counted_costs, measured_costs
+from .costs import counted_costs, device_costs
 from .guards.backward_place import BackwardAutocast
 from .guards.differential import read_check
 from .guards.reach import Reach
@@ -509,7 +509,7 @@ def _by_op(
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
     device = next(model.parameters()).device
-    costs = measured_costs(captured, device, use_cache=not settings.remeasure)
+    costs = device_costs(captured, device, use_cache=not settings.remeasure)
     if settings.costs == "operations":
         costs = counted_costs(captured, costs)
     captured = captured.with_costs(costs)

@@ -11,9 +11,9 @@ import gc
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +30,12 @@ from .block_level.scheduled_blocks import loss_of
 from .block_times import BlockTimes
 from .capture import CapturedGraph
 from .capture.attention_backends import kernels_of
-from .dry_cuda import LABEL, dry_device_name, get_dry_device, has_times, is_dry
+from .dry_cuda import LABEL, has_times, is_dry
 from .environment import device_name, resolve_device
 from .measure.meters import meter_of_budgets
 from .models import build_model, read_options
 from .op_level.recorded_ops import with_requests
 from .resident_state import counted_line
-
-if TYPE_CHECKING:
-    from .costs import Costs
 
 LEVELS = ("block", "op")
 
@@ -116,13 +113,10 @@ def capture_target(
     keeps the gradients of parameters: they count as resident.
     """
     if level == "op":
-        from .costs import measured_costs
+        from .costs import device_costs
 
         captured = _graph_of(target)
-        if has_times(target.device):
-            costs = measured_costs(captured, target.device, use_cache=not remeasure)
-        else:
-            costs = _dry_costs(captured, target.device)
+        costs = device_costs(captured, target.device, use_cache=not remeasure)
         captured = captured.with_costs(costs)
         if keeps_gradients:
             trained = trained_parameters(target.model, target.loss)
@@ -149,15 +143,6 @@ def capture_target(
     if rounds:
         times.keep(found.workload, found.times_spread)
     return found.with_input_held if movable else found
-
-
-def _dry_costs(captured: CapturedGraph, device: torch.device) -> Costs:
-    """Workspaces as the dry device's allocator sees them, times by the data sheet."""
-    from .costs import measured_costs, roofline_costs
-
-    measured = measured_costs(captured, device, use_cache=False, target_s=0.0)
-    times = roofline_costs(captured, get_dry_device(dry_device_name() or "").roofline)
-    return replace(measured, time_s=times.time_s, source=f"{times.source}; {LABEL}")
 
 
 def _graph_of(target: LoadedTarget, kernels: str = "native") -> CapturedGraph:

@@ -141,7 +141,7 @@ def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _recurrence(skeleton: Skeleton) -> Any:
-    """How recurrent layers are traced: on the CPU each as one op.
+    """How recurrent layers are traced: on the CPU each layer as one op.
 
     Raises
     ------

@@ -13,7 +13,6 @@ from ..guards.asking import Expect
 from ..torch_private import joint_graphs as private
 from ..torch_private.op_modes import OpOverload, schema_name, schema_of
 from ..torch_private.storage_refs import storage_key
-from . import recurrent
 from .accumulation import add_in_place
 from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
@@ -425,8 +424,6 @@ def _draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
     Attention ops are tagged as random even without dropout, so that arguments decide.
     """
-    if target is torch.ops.schedsim.recurrent.default:
-        return recurrent.draws(args)
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
     arguments = schema_of(target).arguments

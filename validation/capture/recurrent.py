@@ -1,10 +1,11 @@
-"""Recurrent layers of torch (`nn.LSTM`, `nn.GRU`, `nn.RNN`) as one op of the graph.
+"""Layers of torch's recurrent modules (`nn.LSTM`, `nn.GRU`, `nn.RNN`) as one op of the graph each.
 
 Tracing would decompose them into the ops of every time step, without the dropout between layers,
 and would never run their fused CPU kernels. Here a layer stays whole: its op runs the kernels of
-the plain model, and its backward runs them again for what they save, from the same random numbers.
-The bits are those of the plain model and the graph is small; the price is one additional forward of
-the layer.
+the plain model, and its backward runs them again for what they save. The bits are those of the
+plain model and the graph is small; the price is one additional forward of the layer. Of a module of
+several layers each is an op, with dropout between them, as torch runs them on a CPU: what a kernel
+saves is there for one layer at a time.
 """
 
 from __future__ import annotations
@@ -39,8 +40,6 @@ class Recurrence(NamedTuple):
 
     kind: str
     bias: bool
-    num_layers: int
-    dropout: float
     train: bool
     bidirectional: bool
     derives: bool = True
@@ -48,17 +47,8 @@ class Recurrence(NamedTuple):
 
 # The ops take flat arguments, as torch's schemas have no records.
 _TENSORS = "Tensor x, Tensor? batch_sizes, Tensor[] states, Tensor[] weights"
-_HOW = (
-    "str kind, bool bias, int num_layers, float dropout, bool train, bool bidirectional, "
-    "bool derives"
-)
+_HOW = "str kind, bool bias, bool train, bool bidirectional, bool derives"
 _GRADIENTS = "Tensor? grad_output, Tensor? grad_first, Tensor? grad_second"
-
-
-def draws(kwargs_or_args: tuple[Any, ...]) -> bool:
-    """Whether a call of the op with these arguments draws random numbers."""
-    how = Recurrence(*kwargs_or_args[4:])
-    return bool(how.train and how.dropout > 0 and how.num_layers > 1)
 
 
 def _run(
@@ -69,9 +59,9 @@ def _run(
     how: Recurrence,
 ) -> list[Tensor]:
     """Output and final states by torch's own function, time first."""
-    kind, *options = how[:-1]
-    function = own_function(kind)
-    start: Any = states if kind == "lstm" else states[0]
+    function = own_function(how.kind)
+    start: Any = states if how.kind == "lstm" else states[0]
+    options = how.bias, 1, 0.0, how.train, how.bidirectional
     if batch_sizes is None:
         found = function(x, start, weights, *options, False)
     else:
@@ -81,17 +71,15 @@ def _run(
 
 def _eager_forward(
     x: Tensor, batch_sizes: Tensor | None, states: list[Tensor], weights: list[Tensor], *given: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     how = Recurrence(*given)
-    random = draws((x, batch_sizes, states, weights, *how))
-    state = torch.get_rng_state() if random else torch.empty(0, dtype=torch.uint8)
     # The kernel depends on whether a gradient is needed: it must be that of the plain model.
     kernels = private.autograd_within_an_op() if how.derives else torch.no_grad()
     with kernels:
         wanted = [w.detach().requires_grad_(how.derives) for w in weights]
         found = _run(x.detach(), batch_sizes, states, wanted, how)
     own = [_own(tensor.detach()) for tensor in found]
-    return (*own, x.new_empty(0), state) if len(own) == 2 else (*own, state)  # type: ignore[return-value]
+    return (*own, x.new_empty(0)) if len(own) == 2 else tuple(own)  # type: ignore[return-value]
 
 
 def _own(tensor: Tensor) -> Tensor:
@@ -103,41 +91,37 @@ def _own(tensor: Tensor) -> Tensor:
 @torch.library.custom_op(
     "schedsim::recurrent",
     mutates_args=(),
-    schema=f"({_TENSORS}, {_HOW}) -> (Tensor, Tensor, Tensor, Tensor)",
+    schema=f"({_TENSORS}, {_HOW}) -> (Tensor, Tensor, Tensor)",
 )
-def _forward(*given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Output, final states (the second is empty except for an LSTM), and the generator before."""
+def _forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Output and final states; the second is empty except for an LSTM."""
     return _eager_forward(*given)
 
 
 @_forward.register_fake
 def _(
     x: Tensor, batch_sizes: Tensor | None, states: list[Tensor], weights: list[Tensor], *given: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     how = Recurrence(*given)
     wide = states[0].shape[-1] * (2 if how.bidirectional else 1)
-    size = 5056 if draws((x, batch_sizes, states, weights, *how)) else 0
     second = states[1].new_empty(states[1].shape) if how.kind == "lstm" else x.new_empty(0)
     return (
         x.new_empty((*x.shape[:-1], wide)),
         states[0].new_empty(states[0].shape),
         second,
-        torch.empty(size, dtype=torch.uint8, device="cpu"),
     )
 
 
 def _eager_backward(*given: Any) -> list[Tensor]:
     gradients_given: tuple[Tensor | None, ...] = given[:3]
-    x, batch_sizes, states, weights, generator = given[3:8]
-    how, wanted = Recurrence(*given[8:-1]), given[-1]
+    x, batch_sizes, states, weights = given[3:7]
+    how, wanted = Recurrence(*given[7:-1]), given[-1]
     flat = [
         tensor.detach().requires_grad_(wants)
         for tensor, wants in zip([x, *states, *weights], wanted, strict=True)
     ]
     num = len(states)
-    with torch.random.fork_rng([]), private.autograd_within_an_op():
-        if generator.numel() and bool(generator.any()):  # zeros while the op is only measured
-            torch.set_rng_state(generator)
+    with private.autograd_within_an_op():
         found = _run(flat[0], batch_sizes, flat[1 : 1 + num], flat[1 + num :], how)
         pairs = [
             (tensor, gradient)
@@ -161,7 +145,7 @@ def _eager_backward(*given: Any) -> list[Tensor]:
 @torch.library.custom_op(
     "schedsim::recurrent_backward",
     mutates_args=(),
-    schema=f"({_GRADIENTS}, {_TENSORS}, Tensor generator, {_HOW}, bool[] wanted) -> Tensor[]",
+    schema=f"({_GRADIENTS}, {_TENSORS}, {_HOW}, bool[] wanted) -> Tensor[]",
 )
 def _backward(*given: Any) -> list[Tensor]:
     """Gradients of the input, the states and the weights; empty where none is needed."""
@@ -182,11 +166,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.how, ctx.num_states = how, len(states)
     ctx.has_sizes = batch_sizes is not None
     sizes = [batch_sizes] if ctx.has_sizes else []
-    ctx.save_for_backward(x, output[3], *sizes, *states, *weights)
+    ctx.save_for_backward(x, *sizes, *states, *weights)
 
 
 def _pull(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-    x, generator, *rest = ctx.saved_tensors
+    x, *rest = ctx.saved_tensors
     batch_sizes = rest.pop(0) if ctx.has_sizes else None
     states, weights = rest[: ctx.num_states], rest[ctx.num_states :]
     needs = ctx.needs_input_grad
@@ -201,7 +185,6 @@ def _pull(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
         batch_sizes,
         states,
         weights,
-        generator,
         *ctx.how,
         wanted,
     )
@@ -247,10 +230,19 @@ def layer_as_op(kind: str) -> Callable[..., Any]:
         states = list(states) if kind == "lstm" else [states]
         x = x.transpose(0, 1) if batch_first else x
         derives = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights))
-        how = (kind, bias, layers, dropout, train, both, derives)
-        out, first, last, _ = torch.ops.schedsim.recurrent(x, sizes, states, list(weights), *how)
-        out = out.transpose(0, 1) if batch_first else out
-        return (out, first, last) if kind == "lstm" else (out, first)
+        num_states, num_weights = (2 if both else 1), len(weights) // layers
+        ends: list[tuple[Tensor, Tensor]] = []
+        for layer in range(layers):
+            own = [t[layer * num_states : (layer + 1) * num_states] for t in states]
+            used = list(weights[layer * num_weights : (layer + 1) * num_weights])
+            how = (kind, bias, train, both, derives)
+            x, *end = torch.ops.schedsim.recurrent(x, sizes, own, used, *how)
+            ends.append(end)
+            if train and dropout and layer + 1 < layers:
+                x = torch.dropout(x, dropout, True)
+        lasts = [torch.cat(parts) if layers > 1 else parts[0] for parts in zip(*ends, strict=True)]
+        x = x.transpose(0, 1) if batch_first else x
+        return (x, *lasts) if kind == "lstm" else (x, lasts[0])
 
     return packed
 

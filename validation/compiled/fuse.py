@@ -10,8 +10,9 @@ from .clusters import FusionClusters
 from .dead_ops import drop_dead_ops
 from .decompose import decompose
 from .group import Groups
-from .inline import inline_cheap
+from .inline import inline_beside, inline_cheap
 from .takeover import takeover
+from .widen import widen_in_backward
 
 
 def fused(program: Program, groups: Groups) -> Program:
@@ -22,11 +23,20 @@ def fused(program: Program, groups: Groups) -> Program:
     """
     parts = with_channels_last(decompose(program))
     inline_cheap(parts)
+    widen_in_backward(parts)
     drop_dead_ops(parts)
+    clusters = _clustered(parts)
+    if inline_beside(parts, clusters):
+        drop_dead_ops(parts)
+        clusters = _clustered(parts)
+    return _assembled(parts, clusters, groups)
+
+
+def _clustered(parts: Program) -> FusionClusters:
     clusters = FusionClusters(parts)
     clusters.merge_vanishing()
     clusters.merge_reductions()
-    return _assembled(parts, clusters, groups)
+    return clusters
 
 
 def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Program:

@@ -57,10 +57,8 @@ _MOVES = (
     aten.avg_pool2d.default,
     aten._unsafe_index.Tensor,
 )
-_POOLING = (
-    "prims::_low_memory_max_pool_with_offsets",
-    "prims::_low_memory_max_pool_offsets_to_indices",
-)
+_INDICES_OF_OFFSETS = "prims::_low_memory_max_pool_offsets_to_indices"
+_POOLING = ("prims::_low_memory_max_pool_with_offsets", _INDICES_OF_OFFSETS)
 """What inductor makes of the forward of max pooling."""
 _NOT = (aten.native_dropout.default,)
 
@@ -96,6 +94,11 @@ def is_convert(target: Any) -> bool:
 def is_iota(target: Any) -> bool:
     """Whether `target` makes a range of numbers."""
     return _named(target, "prims::iota")
+
+
+def is_indices_of_offsets(target: Any) -> bool:
+    """Whether `target` makes places in an image of places within windows of pooling."""
+    return _named(target, _INDICES_OF_OFFSETS)
 
 
 def _named(target: Any, name: str) -> bool:

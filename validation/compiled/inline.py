@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ..capture.effects import insert_all
-from ..capture.program import Call, Program, Ref, Storage, Value, map_refs, refs
+from collections.abc import Callable
+
+from ..capture.program import Program, refs
 from ..capture.to_graph import result_storages
-from .clusters import SMALL_SHARE, StorageReaders
+from .clusters import SMALL_SHARE, FusionClusters, StorageReaders
 from .fusible import elementwise_target, fusible_target
+from .recomputed_values import RecomputedValues
 
 MOST_OPS = 8
 """The most ops of an expression that is recomputed instead of kept."""
@@ -25,15 +27,34 @@ def inline_cheap(program: Program) -> None:
     As many bytes are kept, the value is never written, and logits and logarithms need no room at
     the same time. O(size of the program).
     """
-    _Inliner(program).run()
+    _Inliner(program, StorageReaders(program)).run()
+
+
+def inline_beside(program: Program, clusters: FusionClusters) -> bool:
+    """Let groups of the backward recompute what follows from other tensors that they read.
+
+    A kernel, as a convolution's backward, must be given such a value, so that `inline_cheap` leaves
+    it alone. A group behind the kernel need not: the sign of a ReLU follows from what its norm
+    read. The value is then free once the kernel has run, and the group loads less.
+
+    Parameters
+    ----------
+    clusters
+        Of `program`, whose calls move: there are other clusters if anything changes.
+
+    Returns
+    -------
+    bool
+        Whether anything changed.
+    """
+    return _Inliner(program, clusters.reading).run_beside(clusters)
 
 
 class _Inliner:
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.reading = StorageReaders(program)
+    def __init__(self, program: Program, reading: StorageReaders) -> None:
+        self.program, self.reading = program, reading
         self.results = set(result_storages(program))
-        self.inserted: list[tuple[int, Call]] = []
+        self.copies = RecomputedValues(program)
 
     def run(self) -> None:
         program, reading = self.program, self.reading
@@ -46,26 +67,52 @@ class _Inliner:
                 continue
             if not all(fusible_target(program.calls[r].target) for r in readers):
                 continue
-            expression = self._expression(storage, backward)
+
+            def is_kept(needed: int, own: list[int] = reading.readers[storage]) -> bool:
+                return any(r not in own for r in backward[needed])
+
+            expression = self._expression(storage, is_kept)
             if not expression:
                 readers = reading.readers[storage]
                 if all(fusible_target(program.calls[r].target) for r in readers):
-                    expression = self._expression(storage, backward, exchange=True)
+                    expression = self._expression(storage, is_kept, exchange=True)
             for reader in readers if expression else ():
-                self._compute_again(storage, set(expression), reader)
-        insert_all(program, self.inserted)
-        for i, call in enumerate(program.calls):  # a view makes no storage
-            if not call.is_view:
-                for v in call.outputs:
-                    if v >= 0:
-                        program.storages[program.values[v].storage].call = i
+                self.copies.compute_again(set(expression), [reader])
+        self.copies.insert()
+
+    def run_beside(self, clusters: FusionClusters) -> bool:
+        program, reading = self.program, self.reading
+        for ops in list(clusters.members.values()):
+            if ops[0] <= program.seed or not clusters.can_fuse(ops[0]):
+                continue
+            own = set(ops)
+            read = {s for op in ops for s in reading.reads[op]}
+            for storage in sorted(read & reading.maker.keys(), key=reading.maker.__getitem__):
+                readers = [r for r in reading.readers[storage] if r > program.seed]
+                inside = [r for r in readers if r in own]
+                last = all(r in own or r < inside[0] for r in readers)
+                made = reading.maker[storage] < program.seed and storage not in self.results
+                if not (made and last and len(inside) < len(readers)):
+                    continue
+                read.discard(storage)
+                expression = self._expression(storage, read.__contains__)
+                if expression:
+                    self.copies.compute_again(set(expression), inside)
+                else:
+                    read.add(storage)
+        return self.copies.insert()
 
     def _expression(
-        self, storage: int, backward: dict[int, list[int]], exchange: bool = False
+        self, storage: int, is_kept: Callable[[int], bool], exchange: bool = False
     ) -> list[int]:
         """The storages to recompute for `storage`; empty where that is not cheap.
 
-        With `exchange`, one tensor may be kept instead of `storage`.
+        Parameters
+        ----------
+        is_kept
+            Whether a storage that a call makes is there anyway.
+        exchange
+            Whether one tensor may be kept instead of `storage`.
         """
         program, reading = self.program, self.reading
         size = program.storages[storage].size_bytes
@@ -85,8 +132,7 @@ class _Inliner:
                 needed = program.values[v].storage
                 held = program.storages[needed]
                 kept = needed not in reading.maker or held.size_bytes * SMALL_SHARE <= size
-                kept = kept or any(r not in reading.readers[storage] for r in backward[needed])
-                if not kept and needed not in found:
+                if not (kept or is_kept(needed)) and needed not in found:
                     found[needed] = None
                     stack.append(needed)
         return list(found)
@@ -97,37 +143,3 @@ class _Inliner:
         targets = [calls[r].target for r in readers]
         reduced = any(fusible_target(t) and not elementwise_target(t) for t in targets)
         return reduced and self.program.storages[storage].size_bytes <= most_bytes
-
-    def _compute_again(self, storage: int, expression: set[int], reader: int) -> None:
-        """Make `reader` read a copy of `storage` that is recomputed just before it."""
-        program = self.program
-        made: dict[int, int] = {}
-
-        def copy_of(v: int) -> int:
-            value = program.values[v]
-            if value.storage not in expression:
-                return v
-            if v in made:
-                return made[v]
-            call = program.calls[value.call]
-            args = map_refs(call.args, lambda w: Ref(copy_of(w)))
-            kwargs = map_refs(call.kwargs, lambda w: Ref(copy_of(w)))
-            if call.is_view:
-                source = next(iter(refs((args, kwargs))))
-                home = program.values[source].storage
-            else:
-                home = len(program.storages)
-                size = program.storages[value.storage].size_bytes
-                program.storages.append(Storage(size, "computed"))
-            program.values.append(Value(home, value.shape, value.stride, value.dtype, value.device))
-            made[v] = len(program.values) - 1
-            copy = Call(f"{call.name}.again{reader}", call.target, args, kwargs)
-            copy.outputs, copy.is_view = [made[v]], call.is_view
-            copy.phase = program.calls[reader].phase
-            copy.module = call.module
-            self.inserted.append((reader, copy))
-            return made[v]
-
-        call = program.calls[reader]
-        call.args = map_refs(call.args, lambda v: Ref(copy_of(v)))
-        call.kwargs = map_refs(call.kwargs, lambda v: Ref(copy_of(v)))

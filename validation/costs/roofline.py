@@ -15,11 +15,11 @@ from .table import Costs
 from .work import work_of
 
 if TYPE_CHECKING:
-    from ..capture.captured import CapturedGraph
+    from .measured import Measurable
 
 
 def roofline_costs(
-    captured: CapturedGraph,
+    captured: Measurable,
     device_name: str,
     calibration: Calibration | str | PathLike[str] | None = None,
 ) -> Costs:

@@ -19,7 +19,7 @@ from ..capture.varying_sizes import VaryingSize, numbers_of, settled_program
 from ..compiled.baked_views import bake_views
 from ..compiled.compile_step import fused_where_it_works
 from ..compiled.direct_calls import call_directly
-from ..costs import measured_costs
+from ..costs import device_costs
 from ..guards.backward_place import BackwardAutocast
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
@@ -112,7 +112,7 @@ class TracedPart:
         if binding in self.sizes.measured:
             return
         program, graph = self._graph_at(binding)
-        costs = measured_costs(_MeasuredAt(program, self.device), self.device)
+        costs = device_costs(_MeasuredAt(program, self.device), self.device)
         sizes = costs.size_bytes
         ops = tuple(
             replace(

@@ -8,7 +8,7 @@ is as before afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from .recording import (
     python_generators,
     restore_python_generators,
 )
+from .seen_formats import SeenFormats
 from .state import StateSnapshot
 from .state_change import same, shown
 
@@ -139,9 +140,16 @@ class Both:
         exact
             The plain step in float64: a result that is off by more than rounding is no difference
             where it is as exact as the plain step's.
+
+        Notes
+        -----
+        Where a step that may be `rounded` computes in half precision, as under autocast, its
+        results have the digits of that format, also those in float32.
         """
         before = _generators(self.model)
-        expected = self.run(plain, inputs, keywords)
+        with SeenFormats() if rounded else nullcontext() as seen:
+            expected = self.run(plain, inputs, keywords)
+        coarsest = seen.coarsest if seen is not None else None
         if rounded and not all(map(torch.equal, before, expected.generators)):
             return None  # it draws other numbers by design, which nothing can be told by
         try:
@@ -149,7 +157,7 @@ class Both:
         except Exception as error:  # of a kernel, of the runtime: no step to train by
             text = " ".join(str(error).split())[:200]
             return Difference(f"it fails: {type(error).__name__}: {text}")
-        difference = _difference(expected, found, rounded, exact)
+        difference = _difference(expected, found, rounded, exact, coarsest)
         if difference is None or not difference.rounding:
             return difference
         # Some kernels of CUDA give other bits every time: then nothing can be told by bits.
@@ -334,7 +342,11 @@ def _generators(model: nn.Module) -> list[Tensor]:
 
 
 def _difference(
-    expected: _Left, found: _Left, rounded: bool, exact: Float64Step | None = None
+    expected: _Left,
+    found: _Left,
+    rounded: bool,
+    exact: Float64Step | None = None,
+    coarsest: torch.dtype | None = None,
 ) -> Difference | None:
     worst: Difference | None = None
     pairs = [("the loss", expected.loss, found.loss)]
@@ -360,7 +372,9 @@ def _difference(
         tolerance = _ROUNDING.get(a.dtype, 0.0)
         near = off <= tolerance or _is_noise(name, a, b, expected.gradients)
         if not near and exact is not None:
-            near = exact.accepts(name, a, b, tolerance)
+            near = exact.accepts(name, a, b, tolerance, coarsest)
+        if not near and coarsest is not None and (exact is None or not exact.knows(name)):
+            near = off <= max(tolerance, _ROUNDING[coarsest])
         if not near:
             return Difference(f"{name} is off by {off:.1e} of its largest entry")
         if not rounded:

@@ -17,6 +17,8 @@ _ZERO = 1e-3
 """A result that is this share of the plain step's error in float64 is zero."""
 _ORDERS = 8
 """Times the plain step's rounding that another order of additions may leave of zero."""
+_TIMES_COARSE = 2
+"""Times the plain step's distance from float64 that a step in half precision may be off."""
 _UNITS = (1,) * 4 + (2,) * 4 + (4,) * 4 + (8,) * 4
 """Units by which each nudge moves numbers: one after another, before a result counts as wrong.
 
@@ -63,7 +65,14 @@ class Float64Step:
         self.accepted = 0
         self.planned_off = self.plain_off = self.nudged_off = 0.0
 
-    def accepts(self, name: str, plain: Tensor, planned: Tensor, tolerance: float) -> bool:
+    def accepts(
+        self,
+        name: str,
+        plain: Tensor,
+        planned: Tensor,
+        tolerance: float,
+        coarsest: torch.dtype | None = None,
+    ) -> bool:
         """Whether the result `planned` is as exact as `plain`, or within `tolerance` of float64.
 
         Or as exact as a nudge of the step's numbers lets it be, if such nudges move most results
@@ -75,13 +84,12 @@ class Float64Step:
             The result's.
         tolerance
             A share of the largest entry.
+        coarsest
+            The half-precision format that the plain step computes in, if any. Then neither step is
+            the more exact one but by chance: the planned step may be twice as far off as the plain
+            one, or by a unit of that format.
         """
-        if self._results is None:
-            try:
-                self._results = self._run(None)
-            except Exception:  # a model may refuse numbers in float64: then nothing is accepted
-                self._results = {}
-        exact = self._results.get(name)
+        exact = self._exact.get(name)
         wider = exact is not None and torch.finfo(exact.dtype).eps < _eps(plain)
         if exact is None or not wider or exact.shape != plain.shape:
             return False
@@ -91,7 +99,10 @@ class Float64Step:
         if not largest or not isfinite(of_plain) or not isfinite(of_planned):
             return False
         zero = _most(exact) <= _ZERO * of_plain
-        enough = _ORDERS * of_plain if zero else max(of_plain, tolerance * largest)
+        times, share = 1, tolerance
+        if coarsest is not None:
+            times, share = _TIMES_COARSE, max(tolerance, torch.finfo(coarsest).eps)
+        enough = _ORDERS * of_plain if zero else max(times * of_plain, share * largest)
         if of_planned > enough and not self._nudged_as_far(name, of_planned, largest, tolerance):
             return False
         self.accepted += 1
@@ -99,6 +110,19 @@ class Float64Step:
             self.planned_off = max(self.planned_off, of_planned / largest)
             self.plain_off = max(self.plain_off, of_plain / largest)
         return True
+
+    def knows(self, name: str) -> bool:
+        """Whether the step in float64 has the result called `name`."""
+        return name in self._exact
+
+    @property
+    def _exact(self) -> Mapping[str, Tensor]:
+        if self._results is None:
+            try:
+                self._results = self._run(None)
+            except Exception:  # a model may refuse numbers in float64: then nothing is accepted
+                self._results = {}
+        return self._results
 
     def _nudged_as_far(
         self, name: str, of_planned: float, largest: float, tolerance: float

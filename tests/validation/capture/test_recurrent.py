@@ -1,4 +1,4 @@
-"""Recurrent layers as one op: the bits of torch's own, forward and backward."""
+"""Recurrent layers as one op each: the bits of torch's own, forward and backward."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.capture.recurrent import draws, whole_recurrence  # noqa: E402
+from schedsim.validation.capture import capture  # noqa: E402
+from schedsim.validation.capture.recurrent import whole_recurrence  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+import schedsim  # noqa: E402
 from schedsim.errors import UnsupportedError  # noqa: E402
 
 LAYERS = {
@@ -22,9 +25,22 @@ LAYERS = {
 FORMS = {
     "plain": {},
     "deep": {"num_layers": 2, "dropout": 0.5},
+    "deep, both": {"num_layers": 3, "dropout": 0.2, "bidirectional": True, "bias": False},
     "both": {"bidirectional": True, "batch_first": True},
     "bare": {"bias": False},  # two weights in all, as many as an LSTM has states
 }
+
+
+class Summed(nn.Module):
+    """The outputs of a recurrent module, without its states."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs at all times."""
+        return self.inner(x)[0]
 
 
 def trained(layer, x, start=None, packed=False):
@@ -71,13 +87,33 @@ def test_packed_sequences_and_given_states(kind):
     assert all(map(torch.equal, plain, whole))
 
 
-def test_random_numbers_are_drawn_only_between_layers_in_training():
-    """Which is when a repeat must draw the same again."""
-    first = (None, None, None, None, "lstm", True)
-    assert draws((*first, 2, 0.5, True, False))
-    assert not draws((*first, 1, 0.5, True, False))
-    assert not draws((*first, 2, 0.0, True, False))
-    assert not draws((*first, 2, 0.5, False, False))
+def test_each_layer_of_a_module_is_an_op():
+    """What a layer's kernel saves is there for the backward of that layer alone."""
+    layer, x = nn.LSTM(3, 5, num_layers=3, dropout=0.5, bidirectional=True), torch.randn(4, 2, 3)
+    model = Summed(layer)
+    program = capture(model, x, squares).program
+    targets = [getattr(call.target, "_name", "") for call in program.calls]
+    assert targets.count("schedsim::recurrent") == 3
+    assert targets.count("schedsim::recurrent_backward") == 3
+
+
+@pytest.mark.slow
+def test_a_deep_module_fits_into_less_than_the_plain_step_takes():
+    """What all of its layers save, the plain step holds at once."""
+    torch.manual_seed(0)
+    model, x = Summed(nn.LSTM(32, 32, num_layers=3)), torch.randn(40, 8, 32)
+    resident = storage_bytes([*model.parameters(), x])
+    [plain] = AllocatorMeter().read(lambda: squares(model(x)).backward())
+    model.zero_grad()
+    budget = int(0.8 * (resident + plain.peak_bytes))
+    module = schedsim.rematerialize(model, x, budget, squares)
+    [within] = AllocatorMeter().read(lambda: module(x).backward())
+    assert resident + within.peak_bytes <= budget
+
+
+def squares(y):
+    """A loss."""
+    return y.square().sum()
 
 
 def test_shapes_on_fakes_are_those_of_real_runs():

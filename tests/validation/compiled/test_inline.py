@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import assert_close, captured_step, convolutional, gated, left_by  # noqa: E402
-from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
+from schedsim.validation.capture.to_graph import tensor_names, to_graph  # noqa: E402
 from schedsim.validation.compiled.clusters import StorageReaders  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
@@ -91,3 +91,32 @@ def test_logits_are_kept_instead_of_their_logarithms(uncompiled):
     module = module.module(Schedule.store_all(module.graph))
     expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
     assert_close(left_by(module, model, inputs), expected)
+
+
+def test_a_sign_follows_from_what_the_norm_behind_it_reads(uncompiled):
+    """The backward of a convolution must be given a ReLU's output; that of the norm, nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten()
+    )
+    inputs, loss = (torch.randn(8, 3, 16, 16), torch.randn(8, 4 * 12 * 12)), nn.functional.mse_loss
+    captured = captured_step(model, inputs, loss)
+    program = fused(captured.program, Groups())
+    reading = StorageReaders(program)
+    size = 8 * 8 * 14 * 14 * 4
+    relu, convolved = (
+        next(
+            s
+            for s, name in tensor_names(program).items()
+            if name.startswith(start) and program.storages[s].size_bytes == size
+        )
+        for start in ("2.relu", "0.convolution")
+    )
+    late = {s: [r for r in reading.readers[s] if r > program.seed] for s in (relu, convolved)}
+    [kernel] = late[relu]
+    assert program.calls[kernel].target is torch.ops.aten.convolution_backward.default
+    assert min(late[convolved]) > kernel
+    graph = to_graph(program, "fused", captured.graph.static_bytes)
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    step = replace(captured, program=program, graph=graph).module(Schedule.store_all(graph))
+    assert_close(left_by(step, model, inputs), expected)

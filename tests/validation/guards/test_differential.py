@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.nn.functional as F  # noqa: E402
 from schedsim.validation.guards.differential import Both  # noqa: E402
+from schedsim.validation.guards.float64_step import Float64Step, in_float64  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -80,3 +81,53 @@ def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(size
     assert found is not None
     assert "the gradient of 0.bias" in str(found)
     assert found.rounding == noise
+
+
+class Halved(nn.Module):
+    """Products in bfloat16, inside of a model in float32; their gradients are off by a share."""
+
+    def __init__(self, coarse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.coarse, self.off = nn.Linear(16, 16), coarse, 0.0
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.coarse):
+            y = self.inner(x).float()
+        shift = (
+            self.off * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+        ).detach()
+        return y + shift * y.detach().abs().amax()
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_step_in_half_precision_has_the_digits_of_that_format(wide):
+    """Under autocast within the model, which gradients in float32 do not show."""
+    x, target = torch.randn(64, 16), torch.randn(64, 16)
+
+    def difference(coarse, off):
+        model = Halved(coarse)
+
+        def plain(x, target):
+            model.off = 0.0
+            return F.mse_loss(model(x), target)
+
+        def planned(x, target):
+            model.off = off
+            return F.mse_loss(model(x), target)
+
+        def in_wide(nudge):
+            other, loss = in_float64((model, F.mse_loss), nudge)
+            other.off, other.coarse = 0.0, False
+            both = Both(other, loss, None)
+            return both.results(
+                lambda x, t: loss(other(x), t), *in_float64(((x, target), {}), nudge)
+            )
+
+        exact = Float64Step(in_wide) if wide else None
+        both = Both(model, F.mse_loss, None)
+        return both.difference(plain, planned, (x, target), {}, rounded=True, exact=exact)
+
+    assert difference(True, 2e-3) is None
+    assert difference(False, 2e-3) is not None
+    assert difference(True, 0.3) is not None
