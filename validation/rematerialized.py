@@ -36,6 +36,7 @@ from .ranks.buckets import averaging
 from .ranks.members import communicates, is_spread
 from .ranks.one_plan import check_one_plan
 from .ranks.step_words import StepWord, agreed
+from .ranks.wrappers import refuse_hidden_parameters, refusing_passes, why_not_compared
 from .step_bound import kept_within
 from .step_check import compare
 from .step_inputs import check_step_inputs
@@ -444,7 +445,11 @@ class Rematerialized(nn.Module):
         ranks: Ranks = ALONE,
     ) -> tuple[PlannedStep, Difference | None]:
         """`planned` with how its step compares with the plain one, here and on all of `ranks`."""
-        note, difference = compare(self._model, self._settings, planned, inputs, keywords)
+        why = why_not_compared(self)
+        if why is None:
+            note, difference = compare(self._model, self._settings, planned, inputs, keywords)
+        else:
+            note, difference = f"not compared with the plain step: {why}", None
         if not ranks.alone:
             told = None if difference is None else (difference.what, difference.rounding)
             rows = [row for row in ranks.gather(told, "compare steps") if row is not None]
@@ -527,12 +532,16 @@ class Rematerialized(nn.Module):
         self._replan_for_buckets()
         key, why = self._full_key(inputs, keywords), ""
         if key not in self._planned and self._shapes == "plan":
-            many = self._step_of_many(key, inputs, keywords)
+            with refusing_passes(self):
+                many = self._step_of_many(key, inputs, keywords)
             if many is not None:
                 return self._last.shaped(many(*inputs, **keywords))
         tried: tuple[PlannedStep, ...] = ()
         while True:
-            planned = self._step_for(key, inputs, keywords, tried, why)
+            with refusing_passes(self):
+                planned = self._step_for(key, inputs, keywords, tried, why)
+            if planned is not None and planned.captured.level == "block":
+                refuse_hidden_parameters(self)
             if planned is not None and not self._still_checked(key, planned, inputs, keywords):
                 continue
             if planned is None:
