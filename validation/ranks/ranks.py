@@ -16,6 +16,7 @@ from schedsim.errors import SchedsimError
 
 from ..torch_private.process_groups import default_group, default_store
 from ..torch_private.prompt_buffers import lent_to
+from ..torch_private.prompt_messages import prompt_messages
 from .failures import (
     Interrupted,
     RankError,
@@ -276,14 +277,15 @@ class _Channel:
         name, num = f"rank {self.rank}", len(self.members)
         was, self.is_watched = self.is_watched, True
         try:
-            with Lookout(
+            lookout = Lookout(
                 self.store,
                 key,
                 name,
                 interrupts=interrupts,
                 num_ranks=num,
                 standing=self.standing,
-            ):
+            )
+            with lookout, prompt_messages() if interrupts else nullcontext():
                 yield
         finally:
             self.is_watched = was

@@ -1,10 +1,11 @@
-"""Collectives of FSDP2 over gloo that return when nobody else holds their buffers any more.
+"""Collectives over gloo that return when nobody else holds their buffers any more.
 
 gloo runs a collective in a thread of its own, which drops the buffers at some time after it has
 woken who waits. Until then they take memory beside the next ones; and a release by that thread is
 in no record of the CPU's allocator. So the peak of a step was up to a gathered block or a reduced
 gradient higher whenever the machine was busy. These collectives wait for the thread, too: mostly
-well under a millisecond, and the results are the same to the bit.
+well under a millisecond, and the results are the same to the bit. They are those of FSDP2: gathers,
+reductions and the averages over replicas.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ def release_promptly(group: Any) -> None:
         group._all_gather_comm = _PromptAllGather(group._all_gather_comm)
     if type(group._reduce_scatter_comm) is collectives.DefaultReduceScatter:
         group._reduce_scatter_comm = _PromptReduceScatter(group._reduce_scatter_comm)
+    replicas = getattr(group.mesh_info, "replicate_process_group", None)
+    if replicas is not None and not isinstance(replicas, _PromptReplicas):
+        group.mesh_info.replicate_process_group = _PromptReplicas(replicas)
 
 
 def release_as_before(group: Any) -> None:
@@ -41,13 +45,41 @@ def release_as_before(group: Any) -> None:
         comm = getattr(group, name)
         if isinstance(comm, _Prompt):
             setattr(group, name, comm.original)
+    replicas = getattr(group.mesh_info, "replicate_process_group", None)
+    if isinstance(replicas, _PromptReplicas):
+        group.mesh_info.replicate_process_group = replicas.original
 
 
 def _is_over_gloo(group: Any) -> bool:
     processes = getattr(group.mesh_info, "shard_process_group", None)
-    if group.device.type != "cpu" or processes is None or not dist.is_gloo_available():
+    return group.device.type == "cpu" and processes is not None and is_gloo(processes)
+
+
+def is_gloo(processes: Any) -> bool:
+    """Whether tensors of the CPU go over gloo in this group of processes."""
+    if not dist.is_gloo_available():
         return False
     return isinstance(processes._get_backend(torch.device("cpu")), dist.ProcessGroupGloo)
+
+
+class _PromptReplicas:
+    """The group of processes over which replicas are averaged, whose averages wait.
+
+    FSDP2 calls `dist.all_reduce` on it, for which no other function can be given.
+    """
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    def allreduce(self, tensors: list[Tensor], options: Any) -> Any:
+        """No work is left to wait for, unless the caller waits at another time."""
+        if getattr(options, "asyncOp", False):
+            return self.original.allreduce(tensors, options)
+        lent_to(lambda *lent: self.original.allreduce(list(lent), options).wait(), *tensors)
+        return None
 
 
 class _Prompt:
