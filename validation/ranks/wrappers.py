@@ -66,6 +66,12 @@ def wrapper_of(module: nn.Module) -> Any:
     return wrapper if getattr(wrapper, "module", None) is module else None
 
 
+def is_averaged(module: nn.Module) -> bool:
+    """Whether a wrapper around `module` averages the gradients of the step that runs now."""
+    wrapper = wrapper_of(module)
+    return wrapper is not None and bool(wrapper.require_backward_grad_sync)
+
+
 def why_not_compared(module: nn.Module) -> str | None:
     """Why no backward pass may run now beside the one of the step; ``None`` where it may."""
     wrapper = wrapper_of(module)

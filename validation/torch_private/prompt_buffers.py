@@ -35,18 +35,18 @@ def release_promptly(group: Any) -> None:
     if type(group._reduce_scatter_comm) is collectives.DefaultReduceScatter:
         group._reduce_scatter_comm = _PromptReduceScatter(group._reduce_scatter_comm)
     replicas = getattr(group.mesh_info, "replicate_process_group", None)
-    if replicas is not None and not isinstance(replicas, _PromptReplicas):
-        group.mesh_info.replicate_process_group = _PromptReplicas(replicas)
+    if replicas is not None and not isinstance(replicas, PromptReplicas):
+        group.mesh_info.replicate_process_group = PromptReplicas(replicas)
 
 
 def release_as_before(group: Any) -> None:
     """End what `release_promptly` began."""
     for name in ("_all_gather_comm", "_reduce_scatter_comm"):
         comm = getattr(group, name)
-        if isinstance(comm, _Prompt):
+        if isinstance(comm, PromptCollective):
             setattr(group, name, comm.original)
     replicas = getattr(group.mesh_info, "replicate_process_group", None)
-    if isinstance(replicas, _PromptReplicas):
+    if isinstance(replicas, PromptReplicas):
         group.mesh_info.replicate_process_group = replicas.original
 
 
@@ -62,7 +62,7 @@ def is_gloo(processes: Any) -> bool:
     return isinstance(processes._get_backend(torch.device("cpu")), dist.ProcessGroupGloo)
 
 
-class _PromptReplicas:
+class PromptReplicas:
     """The group of processes over which replicas are averaged, whose averages wait.
 
     FSDP2 calls `dist.all_reduce` on it, for which no other function can be given.
@@ -82,16 +82,20 @@ class _PromptReplicas:
         return None
 
 
-class _Prompt:
-    """A collective of FSDP2, around the one that was there before."""
+class PromptCollective:
+    """A collective of FSDP2, around the one that was there before; `words` name it."""
+
+    words = ""
 
     def __init__(self, original: Any) -> None:
         self.original = original
         self.allocate: Callable[..., Tensor] = original.allocate
 
 
-class _PromptAllGather(_Prompt):
+class _PromptAllGather(PromptCollective):
     """FSDP2's all-gather, which waits until the output is held by the caller alone."""
+
+    words = "all-gather"
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
@@ -102,8 +106,10 @@ class _PromptAllGather(_Prompt):
         return None
 
 
-class _PromptReduceScatter(_Prompt):
+class _PromptReduceScatter(PromptCollective):
     """FSDP2's reduce-scatter, by the all-reduce of a copy that gloo makes of it, in plain sight."""
+
+    words = "reduce-scatter"
 
     def __call__(
         self,
