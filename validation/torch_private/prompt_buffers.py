@@ -52,12 +52,7 @@ def release_as_before(group: Any) -> None:
 
 def _is_over_gloo(group: Any) -> bool:
     processes = getattr(group.mesh_info, "shard_process_group", None)
-    return group.device.type == "cpu" and processes is not None and is_gloo(processes)
-
-
-def is_gloo(processes: Any) -> bool:
-    """Whether tensors of the CPU go over gloo in this group of processes."""
-    if not dist.is_gloo_available():
+    if group.device.type != "cpu" or processes is None or not dist.is_gloo_available():
         return False
     return isinstance(processes._get_backend(torch.device("cpu")), dist.ProcessGroupGloo)
 

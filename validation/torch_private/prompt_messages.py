@@ -16,42 +16,39 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .prompt_buffers import is_gloo, lent_to
-
-_OPS: Any = torch.ops._c10d_functional
+from .prompt_buffers import lent_to
 
 
 class _Kernels:
-    """The kernels of these ops on the CPU, once they are needed."""
+    """The kernels of these ops on the CPU, which are there while somebody uses them.
+
+    Otherwise there are torch's own. To call those from here would be wrong: they would wait with
+    Python's lock, for which gloo's thread may wait in turn.
+    """
 
     def __init__(self) -> None:
-        self.num_users = 0
+        self._num_users = 0
         self._library: Any = None
 
-    def put(self) -> None:
-        """Replace torch's kernels, by ones that call those unless somebody uses these."""
-        if self._library is not None or not hasattr(torch.library, "get_kernel"):
+    def begin(self) -> None:
+        """Put them in the place of torch's own: a matter of microseconds."""
+        self._num_users += 1
+        if self._library is not None:
             return
         self._library = torch.library.Library("_c10d_functional", "IMPL")
-        for op, prompt in (
-            (_OPS.all_reduce.default, _all_reduce),
-            (_OPS.all_gather_into_tensor.default, _all_gather),
-            (_OPS.reduce_scatter_tensor.default, _reduce_scatter),
+        for name, send in (
+            ("all_reduce", _all_reduce),
+            ("all_gather_into_tensor", _all_gather),
+            ("reduce_scatter_tensor", _reduce_scatter),
         ):
-            kernel = torch.library.get_kernel(op, "CPU")
-            name = op.name().removeprefix("_c10d_functional::")
-            self._library.impl(name, self._choosing(kernel, prompt), "CPU", with_keyset=True)
+            self._library.impl(name, _with_group(send), "CPU")
 
-    def _choosing(self, kernel: Any, prompt: Callable[..., Tensor]) -> Callable[..., Any]:
-        def run(keys: Any, *arguments: Any) -> Any:
-            *given, group_name = arguments
-            if self.num_users:
-                group = dist.distributed_c10d._resolve_process_group(group_name)
-                if is_gloo(group):
-                    return prompt(*given, group)
-            return kernel.call_boxed(keys, *arguments)
-
-        return run
+    def end(self) -> None:
+        """Take them away after the last user."""
+        self._num_users -= 1
+        if not self._num_users:
+            self._library._destroy()
+            self._library = None
 
 
 _KERNELS = _Kernels()
@@ -60,12 +57,19 @@ _KERNELS = _Kernels()
 @contextmanager
 def prompt_messages() -> Iterator[None]:
     """Let the messages that are sent in the block wait for gloo's threads, in Python."""
-    _KERNELS.put()
-    _KERNELS.num_users += 1
+    _KERNELS.begin()
     try:
         yield
     finally:
-        _KERNELS.num_users -= 1
+        _KERNELS.end()
+
+
+def _with_group(send: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(*arguments: Any) -> Tensor:
+        *given, name = arguments
+        return send(*given, dist.distributed_c10d._resolve_process_group(name))
+
+    return run
 
 
 def _summed(tensor: Tensor, how: str, group: Any) -> Tensor:
