@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from ..torch_private.waiting_frames import collective_that_waits
 from .failures import Interrupted
-from .standstill import COLLECTIVE, Place, Standing
+from .standstill import COLLECTIVE, Standing, WaitingPlace
 
 TURN_S = 0.25
 """Seconds of one turn of waiting, after which a rank looks whether another one has failed."""
@@ -120,13 +120,13 @@ class Hearing:
 HEARING = Hearing()
 
 
-def _collective() -> Place:
+def _collective() -> WaitingPlace:
     """The collective in which this thread waits, as far as its callers tell."""
     found = collective_that_waits()
     if found is None:
         return COLLECTIVE
     name, members = found
-    return Place(f"{COLLECTIVE.words} ({name})", members)
+    return WaitingPlace(f"{COLLECTIVE.words} ({name})", members)
 
 
 def _set_wait(wait: Any) -> None:
@@ -159,7 +159,7 @@ class Lookout:
         *,
         interrupts: bool,
         num_ranks: int,
-        standing: Callable[[Callable[[], Place]], Standing] | None = None,
+        standing: Callable[[Callable[[], WaitingPlace]], Standing] | None = None,
     ):
         self.store, self.key, self.name = store, key, name
         self.standing = standing or partial(Standing, None)

@@ -28,7 +28,7 @@ from .failures import (
 )
 from .last_words import forget, tell_before_the_end
 from .patience import GRACE_S, HEARING, TURN_S, Lookout, wait_in_turns
-from .standstill import Board, Place, Standing
+from .standstill import Board, Standing, WaitingPlace
 from .watched_averages import WatchedAverages
 
 T = TypeVar("T")
@@ -364,7 +364,7 @@ class _Channel:
         if self.is_current:
             self._stop(f"rank {self.rank} {how}")
 
-    def standing(self, where: Place | Callable[[], Place]) -> Standing:
+    def standing(self, where: WaitingPlace | Callable[[], WaitingPlace]) -> Standing:
         """What a wait of this rank looks at, to find ranks that wait for each other."""
         return Standing(self.board, where)
 
@@ -583,7 +583,7 @@ class _Channel:
             return True  # there is no way to know
 
     def _waited(self, work: Any, deadline: float | None) -> None:
-        standing = self.standing(Place(f"waits to {self.doing}"))
+        standing = self.standing(WaitingPlace(f"waits to {self.doing}"))
 
         def give_up() -> None:
             if deadline is not None and time.monotonic() > deadline:

@@ -23,14 +23,14 @@ STANDSTILL_S = 30.0
 
 
 @dataclass(frozen=True)
-class Place:
+class WaitingPlace:
     """Where a rank waits, in words, and the ranks that it waits for; none where all are meant."""
 
     words: str
     members: tuple[int, ...] = ()
 
 
-COLLECTIVE = Place("waits in a collective")
+COLLECTIVE = WaitingPlace("waits in a collective")
 
 
 class Board:
@@ -41,7 +41,7 @@ class Board:
         self._numbers = itertools.count(1)
         self._has_left = False
 
-    def put(self, place: Place) -> None:
+    def put(self, place: WaitingPlace) -> None:
         """Say that this rank waits; no two waits are said alike."""
         members = ",".join(map(str, place.members or self.members))
         self.store.set(self._key(self.rank), f"{next(self._numbers)}:{members}:{place.words}")
@@ -118,7 +118,7 @@ class Standing:
     def __init__(
         self,
         board: Board | None,
-        where: Place | Callable[[], Place],
+        where: WaitingPlace | Callable[[], WaitingPlace],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.board, self.where, self.clock = board, where, clock
@@ -135,7 +135,7 @@ class Standing:
             return None
         self._due = now + EVERY_S
         if not self._is_put:
-            self.board.put(self.where if isinstance(self.where, Place) else self.where())
+            self.board.put(self.where if isinstance(self.where, WaitingPlace) else self.where())
             self._is_put = True
         line = self._absence.turn()
         rows = self.board.read()
@@ -154,12 +154,12 @@ class Standing:
             self.board.clear()
 
 
-def _place(row: str) -> Place:
+def _place(row: str) -> WaitingPlace:
     _, members, words = row.split(":", 2)
-    return Place(words, tuple(map(int, members.split(","))))
+    return WaitingPlace(words, tuple(map(int, members.split(","))))
 
 
-def _is_apart(places: dict[int, Place]) -> bool:
+def _is_apart(places: dict[int, WaitingPlace]) -> bool:
     """Whether some rank waits for another that waits elsewhere."""
     return any(
         places.get(other, place) != place for place in places.values() for other in place.members

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from unittest import mock
 
 import pytest
@@ -210,40 +209,3 @@ def test_a_backward_refused_on_one_rank_reaches_all():
     (first, _), (second, _) = run_ranks(_leaves, 2, "second order", timeout_s=60)
     assert second[0].startswith("create_graph=True")
     assert first[0] == f"rank 1 failed to run a step: UnsupportedError: {second[0]}"
-
-
-def _alone(rank, folder):
-    from schedsim.validation.ranks import watched_averages
-
-    def end(number, line):
-        (folder / "line").write_text(f"{number} {line}")
-        os._exit(3)
-
-    torch.manual_seed(0)
-    model = nn.Sequential(*(Block() for _ in range(3)))
-    data = torch.randn(256, WIDTH), torch.randn(256, WIDTH)
-    with (
-        mock.patch.multiple("schedsim.validation.ranks.standstill", STANDSTILL_S=1.0),
-        mock.patch.multiple(watched_averages, EVERY_S=0.2, _end_process=end),
-    ):
-        options = {"shapes": "raise", "effort": 0.2, "level": "op"}
-        module = schedsim.rematerialize(model, data, "150%", LOSS, **options)
-        wrapper = nn.parallel.DistributedDataParallel(module)
-        for number in range(3):
-            size = 255 if (rank, number) == (1, 1) else 256
-            try:
-                wrapper(*(tensor[:size] for tensor in data)).backward()
-            except schedsim.SchedsimError as error:
-                (folder / "said").write_text(str(error))
-                while not (folder / "line").exists():  # as a notebook, whose cell has ended
-                    time.sleep(0.1)
-                os._exit(4)
-
-
-def test_an_averaged_step_that_one_rank_leaves_ends_the_others(tmp_path):
-    """They wait where no Python runs: the process ends, with the message."""
-    assert run_ranks(_alone, 2, tmp_path, timeout_s=60, allow_exit=True) == [3, 4]
-    said = (tmp_path / "said").read_text()
-    assert said.startswith("the step is not as planned")
-    line = (tmp_path / "line").read_text()
-    assert line.startswith(f"0 rank 1 left a step by SchedsimError: {said} (and began no other")

@@ -12,11 +12,11 @@ from schedsim.validation.ranks.standstill import (
     STANDSTILL_S,
     Absence,
     Board,
-    Place,
     Standing,
+    WaitingPlace,
 )
 
-START = Place("waits to start a step")
+START = WaitingPlace("waits to start a step")
 
 
 class Store(dict):
@@ -90,15 +90,19 @@ def test_ranks_that_wait_for_others_of_their_group_stand_together():
     """Replicas gather in pairs: those of another pair are not waited for."""
     clock, store = Clock(), Store()
     ranks = (0, 1, 2, 3)
-    pairs = [Place("waits", (0, 1)), Place("waits", (0, 1)), Place("waits", (2, 3))]
-    elsewhere = Place("waits", (1, 3))
+    pairs = [
+        WaitingPlace("waits", (0, 1)),
+        WaitingPlace("waits", (0, 1)),
+        WaitingPlace("waits", (2, 3)),
+    ]
+    elsewhere = WaitingPlace("waits", (1, 3))
 
     def lines(last):
         boards = [Board(store, ranks, rank) for rank in ranks]
         places = zip(boards, [*pairs, last], strict=True)
         return _turns(clock, [Standing(b, p, clock) for b, p in places], STANDSTILL_S + 5)
 
-    assert lines(Place("waits", (2, 3))) == []
+    assert lines(WaitingPlace("waits", (2, 3))) == []
     assert lines(elsewhere)[0].startswith("the ranks wait for each other: rank 0 waits, rank 1")
 
 
