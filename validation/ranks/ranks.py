@@ -155,10 +155,11 @@ class Ranks:
         is_averaged
             Whether others wait for this step in averages of DistributedDataParallel.
         """
-        if self._channel is None or not (self.bound or is_averaged):
+        if self._channel is None:
             yield
             return
-        with self._channel.leaving(is_averaged=is_averaged and not self.bound):
+        waits = "here" if self.bound else "below" if is_averaged else ""
+        with self._channel.leaving(waits):
             yield
 
     def gather(self, value: Any, what: str = "agree") -> list[Any]:
@@ -275,6 +276,7 @@ class _Channel:
         # Where there are other ranks beside these, some may wait for them.
         is_world = len(members) == dist.get_world_size()
         self.board = Board(self.store, members, self.rank) if is_world else None
+        self.num_steps = 0  # that this rank has begun
         self.absences: WatchedAverages | None = None
         tell_before_the_end(self.ends)
 
@@ -369,20 +371,22 @@ class _Channel:
         return Standing(self.board, where)
 
     @contextmanager
-    def leaving(self, *, is_averaged: bool) -> Iterator[None]:
-        """Around a step; with `is_averaged`, others wait for it where no Python runs."""
+    def leaving(self, waits: str) -> Iterator[None]:
+        """Around a step: others wait for it in Python, "below" it, or not at all (empty)."""
+        self.num_steps += 1
         if self.board is None or not self.is_current:
             yield
             return
-        if is_averaged and self.absences is None:
+        if waits == "below" and self.absences is None:
             self.absences = WatchedAverages(self)
         with suppress(RuntimeError):  # the store may be gone
             self.board.come_back()
         try:
             yield
-        except Exception as error:
-            with suppress(RuntimeError):
-                self.board.leave(f"{type(error).__name__}: {error}")
+        except (Exception, KeyboardInterrupt) as error:
+            if waits:
+                with suppress(RuntimeError):
+                    self.board.leave(f"{type(error).__name__}: {error}")
             raise
 
     def hear(self, standing: Standing) -> None:

@@ -45,12 +45,12 @@ class WatchedAverages:
             atexit.unregister(self.end)  # it holds the channel, and with it the process group
 
     def _look_on(self) -> None:
-        absence: Absence | None = None
+        absence, seen = Absence(self._channel.board), -1
         while not self._over.wait(EVERY_S) and self._channel.is_current:
-            if self._main is None or not is_in_engine(self._main):
-                absence = None  # it goes on
+            stands = self._main is not None and is_in_engine(self._main)
+            if not stands or self._channel.num_steps != seen:
+                absence, seen = Absence(self._channel.board), self._channel.num_steps  # it goes on
                 continue
-            absence = absence or Absence(self._channel.board)
             try:
                 line = absence.turn()
             except RuntimeError:  # the store ended with the rank that served it
