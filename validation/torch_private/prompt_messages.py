@@ -35,7 +35,8 @@ class _Kernels:
         self._num_users += 1
         if self._library is not None:
             return
-        self._library = torch.library.Library("_c10d_functional", "IMPL")
+        make: Any = torch.library.Library
+        self._library = make("_c10d_functional", "IMPL")
         for name, send in (
             ("all_reduce", _all_reduce),
             ("all_gather_into_tensor", _all_gather),
@@ -65,9 +66,11 @@ def prompt_messages() -> Iterator[None]:
 
 
 def _with_group(send: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    torch_groups: Any = dist.distributed_c10d
+
     def run(*arguments: Any) -> Tensor:
         *given, name = arguments
-        return send(*given, dist.distributed_c10d._resolve_process_group(name))
+        return send(*given, torch_groups._resolve_process_group(name))
 
     return run
 
@@ -96,4 +99,5 @@ def _all_gather(tensor: Tensor, num_ranks: int, group: Any) -> Tensor:
 
 def _reduce_scatter(tensor: Tensor, how: str, num_ranks: int, group: Any) -> Tensor:
     # gloo reduces a copy, too, which lies in no plain sight.
-    return _summed(tensor, how, group).chunk(num_ranks)[group.rank()].clone()
+    part: Tensor = _summed(tensor, how, group).chunk(num_ranks)[group.rank()]
+    return part.clone()
