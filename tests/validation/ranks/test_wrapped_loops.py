@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
+import weakref
 
 import pytest
 
@@ -201,3 +203,27 @@ def _uneven(rank):
 def test_a_last_batch_of_one_row_is_planned_by_all():
     """Its output is small: the rank looked alone at who keeps it, in a collective."""
     assert run_ranks(_uneven, 2) == [True, True]
+
+
+def _dropped(rank):
+    gc.collect()
+    gc.disable()
+    found = []
+    try:
+        for level in ("op", "block"):
+            model, data = Around(), batches(rank, 1)[0]
+            options = {"level": level, "effort": 0.2}
+            module = schedsim.rematerialize(model, data, "150%", LOSS, **options)
+            wrapper = DistributedDataParallel(module, static_graph=True)
+            _trained(wrapper, model, [data] * 2)
+            ends = weakref.ref(wrapper)
+            del wrapper
+            found.append(ends() is None)
+    finally:
+        gc.enable()
+    return found
+
+
+def test_a_wrapper_ends_with_its_last_name():
+    """Nothing of ours holds it: its reducer would hold the process group beyond its end."""
+    assert run_ranks(_dropped, 1) == [[True, True]]
