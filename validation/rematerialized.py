@@ -19,7 +19,7 @@ from schedsim.plans.plan import Plan
 
 from .autocasts import Autocast, backward_within
 from .block_level.parts import OtherPath
-from .block_level.scheduled_blocks import plain_loss
+from .block_level.scheduled_blocks import ScheduledBlocks, plain_loss
 from .capture.skeleton import count_extra_inputs
 from .guards.asking import OtherAnswer
 from .guards.differential import Difference
@@ -36,6 +36,12 @@ from .ranks.buckets import averaging
 from .ranks.members import communicates, is_spread
 from .ranks.one_plan import check_one_plan
 from .ranks.step_words import StepWord, agreed
+from .ranks.wrappers import (
+    is_averaged,
+    refuse_hidden_parameters,
+    refusing_passes,
+    why_not_compared,
+)
 from .step_bound import kept_within
 from .step_check import compare
 from .step_inputs import check_step_inputs
@@ -157,6 +163,8 @@ class Rematerialized(nn.Module):
 
         def word() -> StepWord:
             nonlocal key
+            if does == "runs a step":
+                self._check_blocks(inputs, keywords)
             key = step_key(self._model, inputs, keywords)
             form = self._form_of(key)
             fitting = {
@@ -169,6 +177,15 @@ class Rematerialized(nn.Module):
         found = agreed(ranks.gather_from("start a step", word), ranks.members)
         self._common = found.numbers
         return (*key, found.forms)
+
+    def _check_blocks(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        """Refuse here what a step by blocks refuses: later, other ranks would be in collectives."""
+        steps = (step for variants in self._planned.values() for step in variants.steps)
+        for step in steps:
+            for part in step.module.modules():
+                if isinstance(part, ScheduledBlocks):
+                    part.check(inputs, keywords)
+                    return
 
     def _form_of(self, key: Any) -> str:
         """The short form of `key`, which mostly is that of the step before."""
@@ -444,7 +461,11 @@ class Rematerialized(nn.Module):
         ranks: Ranks = ALONE,
     ) -> tuple[PlannedStep, Difference | None]:
         """`planned` with how its step compares with the plain one, here and on all of `ranks`."""
-        note, difference = compare(self._model, self._settings, planned, inputs, keywords)
+        why = why_not_compared(self)
+        if why is None:
+            note, difference = compare(self._model, self._settings, planned, inputs, keywords)
+        else:
+            note, difference = f"not compared with the plain step: {why}", None
         if not ranks.alone:
             told = None if difference is None else (difference.what, difference.rounding)
             rows = [row for row in ranks.gather(told, "compare steps") if row is not None]
@@ -521,18 +542,26 @@ class Rematerialized(nn.Module):
         return self._settled(variants, planned)
 
     def _step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        with self._settings.ranks.leaving(is_averaged=is_averaged(self)):
+            return self._run_step(inputs, keywords)
+
+    def _run_step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if not self.training or not torch.is_grad_enabled():
             self._evaluation_begins()
             return self._plain(inputs, keywords)
         self._replan_for_buckets()
         key, why = self._full_key(inputs, keywords), ""
         if key not in self._planned and self._shapes == "plan":
-            many = self._step_of_many(key, inputs, keywords)
+            with refusing_passes(self):
+                many = self._step_of_many(key, inputs, keywords)
             if many is not None:
                 return self._last.shaped(many(*inputs, **keywords))
         tried: tuple[PlannedStep, ...] = ()
         while True:
-            planned = self._step_for(key, inputs, keywords, tried, why)
+            with refusing_passes(self):
+                planned = self._step_for(key, inputs, keywords, tried, why)
+            if planned is not None and planned.captured.level == "block":
+                refuse_hidden_parameters(self)
             if planned is not None and not self._still_checked(key, planned, inputs, keywords):
                 continue
             if planned is None:

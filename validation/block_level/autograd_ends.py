@@ -57,17 +57,23 @@ class Outlet(torch.autograd.Function):
 
 
 def _taken(parameter: nn.Parameter, resident: frozenset[int]) -> Tensor | None:
-    """The gradient of a parameter, which it has no longer; ``None`` for one to leave alone.
-
-    Left alone are gradients from before the step, and those that somebody watches, as the hooks of
-    other ranks may, which cannot be seen.
-    """
+    """The gradient of a parameter, which it has no longer; ``None`` for one to leave alone."""
     gradient = parameter.grad
-    ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if gradient is None or id(parameter) in resident or gradient_hooks(parameter) or ranks:
+    if gradient is None or not _may_take(parameter, resident):
         return None
     parameter.grad = None
     return gradient
+
+
+def _may_take(parameter: nn.Parameter, resident: frozenset[int]) -> bool:
+    """Whether the gradient of a parameter may go through a block's outlet.
+
+    Left alone are gradients from before the step, and those that somebody watches, as the hooks of
+    other ranks may, which cannot be seen. Such a parameter must not hang on the outlet at all: its
+    hooks would be called for a block that makes no gradient for it.
+    """
+    ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return not (id(parameter) in resident or gradient_hooks(parameter) or ranks)
 
 
 def bundle_of(out: Any, cell: BundleState) -> Bundle:
@@ -78,6 +84,7 @@ def bundle_of(out: Any, cell: BundleState) -> Bundle:
         return Bundle(None, (), cell)
     apply: Any = Outlet.apply
     with torch.enable_grad():
+        cell.summing = tuple(p for p in cell.summing if _may_take(p, cell.resident))
         end = apply(cell, *(leaves[i] for i in takes), *cell.summing)
     return Bundle(get_gradient_edge(end), tuple(takes), cell)
 

@@ -277,7 +277,11 @@ class Bench:
             last = self.layout.parts[-1]
             behind = sum(sizes[value] for value in last.reads if value)
             behind += self.rows[-2].backward_workspace_bytes + self.rows[-2].made_bytes
-            self.releases_output = freed >= behind and self._can_release_output(values)
+            # Where one rank looks, all do: it runs the last block, which may gather.
+            if self.ranks.all(freed < behind, "compare readings"):
+                self.releases_output = False
+            else:
+                self.releases_output = self._can_release_output(values) and freed >= behind
             row.forward_workspace_bytes = freed if self.releases_output else held
             return
         out = sizes[i + 1]

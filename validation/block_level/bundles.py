@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..torch_private.pytrees import tree_flatten, tree_map_only
-from ..torch_private.storage_refs import StorageWeakRef, storage_key, weakly
+from ..torch_private.storage_refs import (
+    StorageWeakRef,
+    share_of,
+    spread_as,
+    storage_key,
+    weakly,
+)
 
 
 @dataclass
@@ -79,6 +85,14 @@ class Bundle:
     cell: BundleState
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A place whose tensor is this rank's share of one that is spread over ranks."""
+
+    place: Place
+    spread: Callable[[Tensor], Tensor]
+
+
 def _looked_up(place: Place, cell: BundleState) -> Tensor:
     assert cell.inputs is not None
     return place.of(cell.inputs[place.value])
@@ -94,10 +108,16 @@ def packing(
         # cycle.
         if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
             return tensor.detach()
-        cell.keep(tensor)
-        return _placed(tensor, places) or tensor.detach()
+        share = share_of(tensor)
+        cell.keep(share)
+        place = _placed(share, places)
+        if place is None:
+            return tensor.detach()
+        return place if share is tensor else Spread(place, spread_as(tensor))
 
     def unpack(packed: Any) -> Tensor:
+        if isinstance(packed, Spread):
+            return packed.spread(_looked_up(packed.place, cell))
         return packed if not isinstance(packed, Place) else _looked_up(packed, cell)
 
     return pack, unpack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,17 @@ from .runtime import BlockStep, Observer, StepLayout
 from .transfers import Mover
 
 
+def _told(backward: Callable[..., Any]) -> Any:
+    """Let an error of a backward reach the ranks that run the same schedule."""
+
+    @functools.wraps(backward)
+    def watched(ctx: Any, gradient: Tensor) -> Any:
+        with ctx.step.ranks.running("run a step"):
+            return backward(ctx, gradient)
+
+    return watched
+
+
 class _Scheduled(torch.autograd.Function):
     """The whole step as one node of autograd; gradients of parameters are added inside of it."""
 
@@ -33,6 +45,7 @@ class _Scheduled(torch.autograd.Function):
         return step.forward()
 
     @staticmethod
+    @_told
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> Any:
         if not goes_to_all_leaves():
@@ -41,8 +54,7 @@ class _Scheduled(torch.autograd.Function):
                 "gradients that it adds to the parameters' own",
                 hint="call backward() and read .grad, or level='op'",
             )
-        with ctx.step.ranks.running("run a step"):
-            ctx.step.backward(gradient)
+        ctx.step.backward(gradient)
         return None, None, None
 
 
@@ -95,13 +107,8 @@ class ScheduledBlocks(nn.Module):
         """The loss of one step on `inputs`, which are those that the model takes."""
         if not torch.is_grad_enabled():
             return self._plain(inputs, keywords)
-        if any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((inputs, keywords))):
-            raise UnsupportedError(
-                "an input requires a gradient, which a schedule does not give",
-                hint="detach it, or make what produces it part of the model",
-            )
-        if self._layout.sharding is not None:
-            self._layout.sharding.check()
+        with self.ranks.telling("run a step"):
+            self.check(inputs, keywords)
         given = split_inputs(inputs, keywords, self._layout.num_extra)
         layout = replace(self._layout, loss=self.loss)
         step = BlockStep(layout, self._program, given, self.observer, self.mover)
@@ -115,6 +122,16 @@ class ScheduledBlocks(nn.Module):
             generators.restore()  # the caller runs the step otherwise
             raise
         return loss
+
+    def check(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        """Refuse inputs that want gradients, and gradients that would not be reduced."""
+        if any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves((inputs, keywords))):
+            raise UnsupportedError(
+                "an input requires a gradient, which a schedule does not give",
+                hint="detach it, or make what produces it part of the model",
+            )
+        if self._layout.sharding is not None:
+            self._layout.sharding.check()
 
     def _asked(self) -> Tensor | None:
         """A parameter that reveals a call of `torch.autograd.grad`.

@@ -155,6 +155,10 @@ class GatheredSession(Session):
         """Around a forward, in which ranks gather: an error of one reaches all."""
         return self._ranks.running("run a step")
 
+    def telling(self) -> AbstractContextManager[None]:
+        """Around the backward of a part: no other rank waits for us there, but all do later."""
+        return self._ranks.telling("run a step")
+
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1

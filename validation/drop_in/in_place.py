@@ -30,7 +30,7 @@ from ..guards.recording import detached_copies, refuse_iterators
 from ..guards.state import StateSnapshot
 from ..guards.state_walk import HOOKS
 from ..ranks import Ranks, ranks_of
-from ..ranks.wrappers import inside
+from ..ranks.wrappers import inside, is_averaged
 from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import (
     at_limit,
@@ -121,7 +121,7 @@ def in_place(
         session = Session(options)
         session.see(model)
     inputs, keywords = with_open_sizes(inputs, keywords, options)
-    call = _BudgetedCall(model, session)
+    call = _BudgetedCall(model, session, ranks)
     # A call of the module looks here first; copies and pickles of the module do not contain it.
     call_instead(model, call)
     try:
@@ -352,9 +352,9 @@ class _BudgetedCall:
     The model alone holds it, and with it all that was planned, so that they are freed together.
     """
 
-    def __init__(self, model: nn.Module, session: Session) -> None:
+    def __init__(self, model: nn.Module, session: Session, ranks: Ranks) -> None:
         self._model: Any = model
-        self.session = session
+        self.session, self._ranks = session, ranks
         self._gave_up = False
         self._is_plain = False
         self._is_due = False
@@ -406,6 +406,10 @@ class _BudgetedCall:
         return compiled_part(self.session, graph_module, inputs)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        with self._ranks.leaving(is_averaged=is_averaged(self._model)):
+            return self._run(*inputs, **keywords)
+
+    def _run(self, *inputs: Any, **keywords: Any) -> Any:
         model, session = self._model, self.session
         is_compiling = torch.compiler.is_compiling()
         if not model.training or not torch.is_grad_enabled() or is_compiling:

@@ -134,6 +134,10 @@ class Session:
         """Around a forward of the whole model, for sessions of several ranks."""
         return nullcontext()
 
+    def telling(self) -> AbstractContextManager[None]:
+        """Around the backward of a part, for sessions of several ranks."""
+        return nullcontext()
+
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
         """Mark the block as no step of the loop; it may come in the middle of a step."""

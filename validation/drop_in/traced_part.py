@@ -321,6 +321,10 @@ class TracedPart:
 
     def backward(self, arguments: list[Any]) -> list[Any]:
         """The gradients of the arguments of `forward`; `arguments` is emptied."""
+        with self.session.telling():
+            return self._backward(arguments)
+
+    def _backward(self, arguments: list[Any]) -> list[Any]:
         num_given = len(self.program.tangents)
         given = arguments[len(arguments) - num_given :]
         del arguments[len(arguments) - num_given :]

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..torch_private.process_groups import active_wrapper
 from ..torch_private.storage_refs import is_view, storage_key
+from .wrappers import wrapper_of
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Averaging:
 
 def averaging(module: nn.Module) -> Averaging | None:
     """The buckets of the wrapper whose step this is; ``None`` outside of a wrapper of `module`."""
-    wrapper: Any = active_wrapper()
-    if wrapper is None or getattr(wrapper, "module", None) is not module:
+    wrapper = wrapper_of(module)
+    if wrapper is None:
         return None
     return Averaging(
         sum(p.numel() * p.element_size() for p in _averaged(wrapper)),

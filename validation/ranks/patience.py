@@ -23,8 +23,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..torch_private.waiting_frames import collective_that_waits
 from .failures import Interrupted
-from .standstill import COLLECTIVE, Standing
+from .standstill import COLLECTIVE, Standing, WaitingPlace
 
 TURN_S = 0.25
 """Seconds of one turn of waiting, after which a rank looks whether another one has failed."""
@@ -99,7 +100,7 @@ class Hearing:
         channels = [one for one in self.channels if one.is_current] if takes_turns(timeout) else []
         if not channels:
             return self._wait(work) if timeout is None else self._wait(work, timeout)
-        waits = [(channel, channel.standing(COLLECTIVE)) for channel in channels]
+        waits = [(channel, channel.standing(_collective)) for channel in channels]
 
         def hear() -> None:
             for channel, standing in waits:
@@ -117,6 +118,15 @@ class Hearing:
 
 
 HEARING = Hearing()
+
+
+def _collective() -> WaitingPlace:
+    """The collective in which this thread waits, as far as its callers tell."""
+    found = collective_that_waits()
+    if found is None:
+        return COLLECTIVE
+    name, members = found
+    return WaitingPlace(f"{COLLECTIVE.words} ({name})", members)
 
 
 def _set_wait(wait: Any) -> None:
@@ -149,7 +159,7 @@ class Lookout:
         *,
         interrupts: bool,
         num_ranks: int,
-        standing: Callable[[str], Standing] | None = None,
+        standing: Callable[[Callable[[], WaitingPlace]], Standing] | None = None,
     ):
         self.store, self.key, self.name = store, key, name
         self.standing = standing or partial(Standing, None)
@@ -178,7 +188,7 @@ class Lookout:
 
     def waited(self, wait: Callable[[timedelta], Any]) -> Any:
         """The result of `wait` for a collective, called in turns until it is there."""
-        standing = self.standing(COLLECTIVE)
+        standing = self.standing(_collective)
         try:
             return wait_in_turns(wait, partial(self._give_up, standing))
         finally:

@@ -16,6 +16,7 @@ from schedsim.errors import SchedsimError
 
 from ..torch_private.process_groups import default_group, default_store
 from ..torch_private.prompt_buffers import lent_to
+from ..torch_private.prompt_messages import prompt_messages
 from .failures import (
     Interrupted,
     RankError,
@@ -27,7 +28,8 @@ from .failures import (
 )
 from .last_words import forget, tell_before_the_end
 from .patience import GRACE_S, HEARING, TURN_S, Lookout, wait_in_turns
-from .standstill import Board, Standing
+from .standstill import Board, Standing, WaitingPlace
+from .watched_averages import WatchedAverages
 
 T = TypeVar("T")
 
@@ -133,6 +135,31 @@ class Ranks:
             yield
             return
         with self._channel.running(what):
+            yield
+
+    @contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """As `running`, around code of bound ranks in which none waits for another."""
+        if self._channel is None or not self.bound:
+            yield
+            return
+        with self._channel.telling(what):
+            yield
+
+    @contextmanager
+    def leaving(self, *, is_averaged: bool = False) -> Iterator[None]:
+        """Around a step, to tell the others where it ends with an error that its loop may catch.
+
+        Parameters
+        ----------
+        is_averaged
+            Whether others wait for this step in averages of DistributedDataParallel.
+        """
+        if self._channel is None:
+            yield
+            return
+        waits = "here" if self.bound else "below" if is_averaged else ""
+        with self._channel.leaving(waits):
             yield
 
     def gather(self, value: Any, what: str = "agree") -> list[Any]:
@@ -249,6 +276,8 @@ class _Channel:
         # Where there are other ranks beside these, some may wait for them.
         is_world = len(members) == dist.get_world_size()
         self.board = Board(self.store, members, self.rank) if is_world else None
+        self.num_steps = 0  # that this rank has begun
+        self.absences: WatchedAverages | None = None
         tell_before_the_end(self.ends)
 
     @classmethod
@@ -276,14 +305,15 @@ class _Channel:
         name, num = f"rank {self.rank}", len(self.members)
         was, self.is_watched = self.is_watched, True
         try:
-            with Lookout(
+            lookout = Lookout(
                 self.store,
                 key,
                 name,
                 interrupts=interrupts,
                 num_ranks=num,
                 standing=self.standing,
-            ):
+            )
+            with lookout, prompt_messages() if interrupts else nullcontext():
                 yield
         finally:
             self.is_watched = was
@@ -300,15 +330,26 @@ class _Channel:
         except Interrupted as error:
             raise self._run_ended() from error
         except Exception as error:
-            if is_agreed(error):
-                raise
-            if _is_lost_connection(error) and self._run_failed(LAST_WORDS_S):
-                raise self._run_ended() from error
-            self.broken = self.broken or "a step failed between two collectives of the model"
-            line = f"rank {self.rank} failed to {what}: {type(error).__name__}: {error}"
-            self._stop(line)
-            agree_on(error)
+            self._tell(what, error)
             raise
+
+    @contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """As `running`, in code that waits for no other rank."""
+        try:
+            yield
+        except Exception as error:
+            if not self.is_watched:
+                self._tell(what, error)
+            raise
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if is_agreed(error):
+            return
+        self.explain(error)
+        self.broken = self.broken or "a step failed between two collectives of the model"
+        self._stop(f"rank {self.rank} failed to {what}: {type(error).__name__}: {error}")
+        agree_on(error)
 
     def _stop(self, line: str) -> None:
         with suppress(RuntimeError):  # the store may be gone
@@ -325,9 +366,28 @@ class _Channel:
         if self.is_current:
             self._stop(f"rank {self.rank} {how}")
 
-    def standing(self, where: str) -> Standing:
+    def standing(self, where: WaitingPlace | Callable[[], WaitingPlace]) -> Standing:
         """What a wait of this rank looks at, to find ranks that wait for each other."""
         return Standing(self.board, where)
+
+    @contextmanager
+    def leaving(self, waits: str) -> Iterator[None]:
+        """Around a step: others wait for it in Python, "below" it, or not at all (empty)."""
+        self.num_steps += 1
+        if self.board is None or not self.is_current:
+            yield
+            return
+        if waits == "below" and self.absences is None:
+            self.absences = WatchedAverages(self)
+        with suppress(RuntimeError):  # the store may be gone
+            self.board.come_back()
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            if waits:
+                with suppress(RuntimeError):
+                    self.board.leave(f"{type(error).__name__}: {error}")
+            raise
 
     def hear(self, standing: Standing) -> None:
         """Raise where a rank has failed, or no rank goes on; called after each turn of a wait."""
@@ -527,7 +587,7 @@ class _Channel:
             return True  # there is no way to know
 
     def _waited(self, work: Any, deadline: float | None) -> None:
-        standing = self.standing(f"waits to {self.doing}")
+        standing = self.standing(WaitingPlace(f"waits to {self.doing}"))
 
         def give_up() -> None:
             if deadline is not None and time.monotonic() > deadline:

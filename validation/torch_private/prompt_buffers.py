@@ -1,10 +1,11 @@
-"""Collectives of FSDP2 over gloo that return when nobody else holds their buffers any more.
+"""Collectives over gloo that return when nobody else holds their buffers any more.
 
 gloo runs a collective in a thread of its own, which drops the buffers at some time after it has
 woken who waits. Until then they take memory beside the next ones; and a release by that thread is
 in no record of the CPU's allocator. So the peak of a step was up to a gathered block or a reduced
 gradient higher whenever the machine was busy. These collectives wait for the thread, too: mostly
-well under a millisecond, and the results are the same to the bit.
+well under a millisecond, and the results are the same to the bit. They are those of FSDP2: gathers,
+reductions and the averages over replicas.
 """
 
 from __future__ import annotations
@@ -33,14 +34,20 @@ def release_promptly(group: Any) -> None:
         group._all_gather_comm = _PromptAllGather(group._all_gather_comm)
     if type(group._reduce_scatter_comm) is collectives.DefaultReduceScatter:
         group._reduce_scatter_comm = _PromptReduceScatter(group._reduce_scatter_comm)
+    replicas = getattr(group.mesh_info, "replicate_process_group", None)
+    if replicas is not None and not isinstance(replicas, PromptReplicas):
+        group.mesh_info.replicate_process_group = PromptReplicas(replicas)
 
 
 def release_as_before(group: Any) -> None:
     """End what `release_promptly` began."""
     for name in ("_all_gather_comm", "_reduce_scatter_comm"):
         comm = getattr(group, name)
-        if isinstance(comm, _Prompt):
+        if isinstance(comm, PromptCollective):
             setattr(group, name, comm.original)
+    replicas = getattr(group.mesh_info, "replicate_process_group", None)
+    if isinstance(replicas, PromptReplicas):
+        group.mesh_info.replicate_process_group = replicas.original
 
 
 def _is_over_gloo(group: Any) -> bool:
@@ -50,16 +57,40 @@ def _is_over_gloo(group: Any) -> bool:
     return isinstance(processes._get_backend(torch.device("cpu")), dist.ProcessGroupGloo)
 
 
-class _Prompt:
-    """A collective of FSDP2, around the one that was there before."""
+class PromptReplicas:
+    """The group of processes over which replicas are averaged, whose averages wait.
+
+    FSDP2 calls `dist.all_reduce` on it, for which no other function can be given.
+    """
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    def allreduce(self, tensors: list[Tensor], options: Any) -> Any:
+        """No work is left to wait for, unless the caller waits at another time."""
+        if getattr(options, "asyncOp", False):
+            return self.original.allreduce(tensors, options)
+        lent_to(lambda *lent: self.original.allreduce(list(lent), options).wait(), *tensors)
+        return None
+
+
+class PromptCollective:
+    """A collective of FSDP2, around the one that was there before; `words` name it."""
+
+    words = ""
 
     def __init__(self, original: Any) -> None:
         self.original = original
         self.allocate: Callable[..., Tensor] = original.allocate
 
 
-class _PromptAllGather(_Prompt):
+class _PromptAllGather(PromptCollective):
     """FSDP2's all-gather, which waits until the output is held by the caller alone."""
+
+    words = "all-gather"
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
@@ -70,8 +101,10 @@ class _PromptAllGather(_Prompt):
         return None
 
 
-class _PromptReduceScatter(_Prompt):
+class _PromptReduceScatter(PromptCollective):
     """FSDP2's reduce-scatter, by the all-reduce of a copy that gloo makes of it, in plain sight."""
+
+    words = "reduce-scatter"
 
     def __call__(
         self,

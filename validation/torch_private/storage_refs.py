@@ -70,6 +70,15 @@ def share_of(tensor: Tensor) -> Tensor:
     return share if isinstance(share, Tensor) else tensor
 
 
+def spread_as(tensor: Tensor) -> Callable[[Tensor], Tensor]:
+    """A function that makes a tensor spread over ranks as `tensor` is, of this rank's share."""
+    given: Any = tensor.detach()
+    names, how = given.__tensor_flatten__()
+    rest = {name: getattr(given, name) for name in names if name != "_local_tensor"}
+    make, size, stride = type(given).__tensor_unflatten__, given.size(), given.stride()
+    return lambda share: make({"_local_tensor": share, **rest}, how, size, stride)
+
+
 class DataPlaces:
     """Where the data of `tensors` lies, to be found again after code that may replace it.
 

@@ -140,5 +140,72 @@ def test_a_rank_that_leaves_a_step_out_is_told():
     first, second = run_ranks(_caught, 2, timeout_s=60)
     assert first == second
     assert first == (
-        "the ranks wait for each other: rank 0 waits in a collective, rank 1 waits to start a step"
+        "the ranks wait for each other: rank 0 waits in a collective (all-gather), "
+        "rank 1 waits to start a step"
     )
+
+
+@mock.patch.multiple("schedsim.validation.ranks.standstill", **SOON)
+def _elsewhere(rank):
+    model, x, target = made()
+    teacher, _, _ = made()
+    schedsim.rematerialize(model, x, "120%", in_place=True, effort=0.2)
+    try:
+        for number in range(4):
+            out = model(x)
+            if rank == 1 and number == 2:
+                teacher(x)  # gathers, while the other reduces
+            LOSS(out, target).backward()
+    except schedsim.validation.ranks.RankError as error:
+        return str(error)
+    return None
+
+
+def test_ranks_in_different_collectives_are_told():
+    """One evaluates another sharded model in the middle of a step."""
+    first, second = run_ranks(_elsewhere, 2, timeout_s=60)
+    assert first == second
+    assert first.startswith("the ranks wait for each other: rank 0 waits in a collective (")
+    assert "rank 1 waits in a collective (" in first
+
+
+@mock.patch.multiple("schedsim.validation.ranks.standstill", **SOON)
+def _leaves(rank, how):
+    model, x, target = made()
+    options = {"level": "block", "effort": 0.2}
+    module = schedsim.rematerialize(model, (x, target), "120%", LOSS, **options)
+    said = []
+    for number in range(4):
+        asks = rank == 1 and number == 1
+        given = x.clone().requires_grad_() if asks and how != "second order" else x
+        try:
+            loss = module(given, target)
+            loss.backward(create_graph=asks and how == "second order")
+        except (schedsim.SchedsimError, schedsim.validation.ranks.RankError) as error:
+            said.append(str(error))
+            if rank == 1 and how != "goes on":
+                break  # as a notebook, whose cell has ended
+    return said, number
+
+
+def test_a_refused_input_of_one_rank_is_refused_on_all():
+    """Before any of them is in a collective: the loop may go on."""
+    (first, _), (second, last) = run_ranks(_leaves, 2, "goes on", timeout_s=60)
+    assert first == [f"rank 1: {line}" for line in second]
+    assert second == ["an input requires a gradient, which a schedule does not give"]
+    assert last == 3
+
+
+def test_a_rank_that_begins_no_step_after_an_error_is_missed():
+    """Others that go on hear by what it left."""
+    (first, _), (second, _) = run_ranks(_leaves, 2, "stops", timeout_s=60)
+    assert len(second) == 1
+    assert first[0] == f"rank 1: {second[0]}"
+    assert first[1].startswith(f"rank 1 left a step by UnsupportedError: {second[0]} (and began")
+
+
+def test_a_backward_refused_on_one_rank_reaches_all():
+    """At once: others are in its collectives."""
+    (first, _), (second, _) = run_ranks(_leaves, 2, "second order", timeout_s=60)
+    assert second[0].startswith("create_graph=True")
+    assert first[0] == f"rank 1 failed to run a step: UnsupportedError: {second[0]}"

@@ -130,7 +130,7 @@ def test_a_channel_that_is_made_under_a_lookout_is_heard_after_it(monkeypatch):
         assert dist.Work.wait(None) == "there"
     assert heard == []
     assert dist.Work.wait(None) == "there"
-    assert heard == [COLLECTIVE]
+    assert [where() for where in heard] == [COLLECTIVE]
 
 
 def test_without_a_failure_the_lookout_goes_home(monkeypatch):

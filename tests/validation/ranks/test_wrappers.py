@@ -17,7 +17,7 @@ def wrapped(model: nn.Module) -> nn.Module:
     """A wrapper without the process group that a real one takes."""
     wrapper = DistributedDataParallel.__new__(DistributedDataParallel)
     nn.Module.__init__(wrapper)
-    wrapper.module = model
+    wrapper.module, wrapper.static_graph = model, False
     return wrapper
 
 
