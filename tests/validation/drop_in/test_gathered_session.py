@@ -64,6 +64,8 @@ class Exchanges:
         """Around a step of this rank."""
         return contextlib.nullcontext()
 
+    telling = running
+
 
 def step(model, x):
     """Forward and backward."""
