@@ -209,8 +209,8 @@ class ScheduleTrust:
         -----
         A schedule that is already trusted decides over one that is not. If no trusted schedule
         fits, a new one is compared with another new one. Two that agree run, and are not compared
-        again at these sizes, without being trusted to decide over others; of two that differ neither runs, and the trusted one runs, even if it takes more
-        memory.
+        again at these sizes, without being trusted to decide over others; of two that differ
+        neither runs, and the trusted one runs, even if it takes more memory.
         """
         others = [one for one in others if one != number and one not in self.refused]
         trusted = [one for one in others if one in self._seen]
