@@ -256,6 +256,7 @@ class _Channel:
     """The channel of one group: ranks gather small objects, and an error of one ends all."""
 
     known: ClassVar[dict[tuple[int, ...], _Channel]] = {}
+    left_open: ClassVar[list[Any]] = []  # groups of broken channels, which are never freed
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members
@@ -288,6 +289,9 @@ class _Channel:
             for channel in [one for one in cls.known.values() if not one.is_current]:
                 HEARING.remove(channel)
                 forget(channel.ends)
+                if channel.broken:
+                    # Its threads may wait for each other's ranks for good, and freeing would too.
+                    cls.left_open += [channel.world, channel.group]
             cls.known = {key: one for key, one in cls.known.items() if one.is_current}
             found = cls.known[members] = cls(members)
         return found

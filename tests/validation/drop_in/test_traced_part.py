@@ -112,13 +112,13 @@ def test_ops_are_measured_without_a_look_at_each(monkeypatch):
     from schedsim.validation.drop_in import traced_part
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-    modes, measure = [], traced_part.measured_costs
+    modes, measure = [], traced_part.device_costs
 
     def seen(*given):
         modes.append(_get_current_dispatch_mode())
         return measure(*given)
 
-    monkeypatch.setattr(traced_part, "measured_costs", seen)
+    monkeypatch.setattr(traced_part, "device_costs", seen)
     torch._dynamo.reset()
     x, weight = torch.ones(4, 4), torch.ones(4, 4, requires_grad=True)
     step = torch.compile(stacked, backend="schedsim", options={"budget": 10**9})
