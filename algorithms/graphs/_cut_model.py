@@ -167,7 +167,7 @@ def _add_beside(
         own = np.zeros(producer.size, dtype=np.bool_)
         own[arrays.read_tensor[arrays.read_start[op] : arrays.read_start[op + 1]]] = True
         own[arrays.write_tensor[arrays.write_start[op] : arrays.write_start[op + 1]]] = True
-        room = table.budget_bytes - table.graph.static_bytes - int(table.least_own_bytes[op])
+        room = int(table.rooms_bytes[op])
         room -= int(arrays.tensor_bytes[held & ~own].sum())
         others = made[~own[made]]
         sizes = arrays.tensor_bytes[others]

@@ -109,9 +109,12 @@ class CutTable:
         return Cut(op, before, after, room, charged, given)
 
     @cached_property
-    def least_own_bytes(self) -> Ints:
-        """Own bytes of any run of each op, with all storage taken over that can be taken over."""
-        return least_own_bytes(self.graph)
+    def rooms_bytes(self) -> Ints:
+        """Bytes that the budget leaves beside any run of each op; negative where none fits.
+
+        All storage is taken over that can be.
+        """
+        return self.budget_bytes - self.graph.static_bytes - least_own_bytes(self.graph)
 
     def needed(self, after: Bools) -> Bools:
         """Tensors that an op in `after` reads, or that are results; shape ``(num_tensors,)``."""

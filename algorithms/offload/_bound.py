@@ -85,17 +85,15 @@ def copy_bound(
         whole = _cut_bound_s(graph, linked, table, op, effort, integral=True)
         if whole > best.bound_s:
             best = CopyBound(whole, graph.op_names[op])
-    best = max(
-        best, _windows_bound(graph, linked, table, effort, best), key=lambda one: one.bound_s
-    )
+    best = _windows_bound(graph, linked, table, effort, best)
     return CopyBound(_rounded_up(graph, linked, best.bound_s), best.op)
 
 
 def _windows_bound(
     graph: Graph, linked: LinkedGraph, table: CutTable, effort: Effort, known: CopyBound
 ) -> CopyBound:
-    """The bound of the windows between the tightest ops, where these leave little room."""
-    room = table.budget_bytes - graph.static_bytes - table.least_own_bytes
+    """`known`, or the bound of the windows between the tightest ops, if that is higher."""
+    room = table.rooms_bytes
     tight = np.argsort(room, kind="stable")[:_NUM_TIGHT].tolist()
     if math.isinf(known.bound_s) or room[tight[0]] > _TIGHT_SHARE * table.budget_bytes:
         return known
@@ -146,7 +144,7 @@ def _cut_bound_s(
     num_tensors, producer = arrays.tensor_bytes.size, arrays.tensor_producer
     turns = np.arange(graph.num_ops)
     after = turns > op
-    room = table.budget_bytes - graph.static_bytes - int(table.least_own_bytes[op])
+    room = int(table.rooms_bytes[op])
     if room < 0:
         return math.inf
     own = np.zeros(num_tensors, dtype=np.bool_)

@@ -89,12 +89,12 @@ def window_milp(
     for rule 6, of few ops where memory is tight, O(ops * tensors) non-zeros a window.
     """
     builder = _WindowBuilder(graph, linked, table, unit_s, copies)
-    if any(builder.room(op) < 0 for op in ops):
+    if any(table.rooms_bytes[op] < 0 for op in ops):
         return None
     builder.begin(ops[0])
     for op, following in zip(ops, [*ops[1:], graph.num_ops], strict=True):
-        builder.cut(op)
-        builder.window(op, following)
+        end = builder.cut(op)
+        builder.window(op, following, end)
     return builder.milp
 
 
@@ -119,48 +119,40 @@ class _WindowBuilder:
         self.turns = np.arange(graph.num_ops)
         self.milp = Milp()
         self.outs: list[Ints] = []
-        self.moment: _AtCut | None = None  # the last one
         self.window_before: tuple[_AtCut, _Between] | None = None
-
-    def room(self, op: int) -> int:
-        """Bytes for tensors that are not the op's own, while it runs."""
-        own = int(self.table.least_own_bytes[op])
-        return self.table.budget_bytes - self.graph.static_bytes - own
 
     def begin(self, op: int) -> None:
         """The time before the first cut."""
         length = self.milp.variables(1, lb=math.fsum(self.times[:op].tolist()), ub=np.inf, cost=1.0)
         self._copies_out(self.producer < op, length)
 
-    def cut(self, op: int) -> None:
-        """The first run of `op`: the moments at its start and end, and the time between them."""
-        milp, arrays = self.milp, self.arrays
-        reads = self._reads(op)
+    def cut(self, op: int) -> _AtCut:
+        """The first run of `op`: its start, the time in between, and its end, which is returned."""
+        milp, arrays, room = self.milp, self.arrays, int(self.table.rooms_bytes[op])
         own = np.zeros(self.num_tensors, dtype=np.bool_)
-        own[reads] = True
+        own[self._reads(op)] = True
         known = self.producer < op
-        start = self._at(known, own, known & ~own, self.room(op))
-        self._arrive(start)
+        start = self._at(known, own, known & ~own, room)
         if self.window_before is not None:
-            self._beside(start)
+            before, passed = self.window_before
+            self._carry(before, passed, start)
+            self._beside(before, passed, start)
         made = self.producer == op
         solid = own | (made & ~arrays.tensor_optional)
         free = known & ~own | (made & arrays.tensor_optional & (arrays.tensor_takes_over < 0))
-        self.moment = start
         length = milp.variables(1, lb=self.times[op], ub=self.times[op], cost=1.0)
         time = self._during(known, np.zeros(self.graph.num_ops, np.bool_), length)
         out = self._copies_out(known, length)
         place = np.flatnonzero(known)
         milp.rows(place.size, (out[place], 1.0), (start.here[place], -1.0))
         self._host(time, place, self.copies == "whole")
-        end = self._at(known | made, solid, free, self.room(op))
+        end = self._at(known | made, solid, free, room)
         self._carry(start, time, end)
-        self.moment = end
+        return end
 
-    def window(self, op: int, following: int) -> None:
-        """The time from the end of the run of `op` to the start of that of `following`."""
-        milp, arrays, moment = self.milp, self.arrays, self.moment
-        assert moment is not None
+    def window(self, op: int, following: int, moment: _AtCut) -> None:
+        """The time from `moment`, the end of the run of `op`, to the start of `following`."""
+        milp, arrays = self.milp, self.arrays
         ran = self.turns <= op
         first = (self.turns > op) & (self.turns < following)
         least = math.fsum(self.times[first].tolist())
@@ -246,17 +238,9 @@ class _WindowBuilder:
             (self._source(time)[place], -1.0),
         )
 
-    def _arrive(self, moment: _AtCut) -> None:
-        if self.window_before is not None:
-            before, time = self.window_before
-            self._carry(before, time, moment)
-
-    def _beside(self, after: _AtCut) -> None:
-        """Rules 6 to 8 for the window that ends with the moment `after`."""
-        assert self.window_before is not None
-        before, time = self.window_before
-        milp, arrays = self.milp, self.arrays
-        sizes = arrays.tensor_bytes
+    def _beside(self, before: _AtCut, time: _Between, after: _AtCut) -> None:
+        """Rules 6 to 8 for the window between two moments."""
+        milp, sizes = self.milp, self.arrays.tensor_bytes
         place = np.flatnonzero(before.known & (sizes > 0))
         rows = []
         for again in np.flatnonzero(time.again >= 0).tolist():
@@ -264,7 +248,7 @@ class _WindowBuilder:
             own[self._reads(again)] = own[self._writes(again)] = True
             others = place[~own[place]]
             made, more = self._largest(again)
-            if int(sizes[others].sum()) + more > self.room(again):
+            if int(sizes[others].sum()) + more > self.table.rooms_bytes[again]:
                 rows.append((again, others, made, more))
         if not rows:
             return
@@ -280,7 +264,7 @@ class _WindowBuilder:
             ub=1.0,
         )
         for again, others, made, more in rows:
-            room, runs = self.room(again), time.again[[again]]
+            room, runs = int(self.table.rooms_bytes[again]), time.again[[again]]
             makes = np.full(1, -1, dtype=np.int64)
             if made >= 0:
                 makes = milp.variables(1, integral=True)
@@ -344,7 +328,7 @@ class _WindowBuilder:
             own = {*self._reads(maker).tolist(), *self._writes(maker).tolist()}
             beside = int(arrays.tensor_bytes[made])
             beside += int(arrays.tensor_bytes[other]) if arrays.tensor_optional[other] else 0
-            if made not in own and beside > self.room(maker):
+            if made not in own and beside > self.table.rooms_bytes[maker]:
                 kept.append(other)
         place = np.array(kept, dtype=np.int64)
         self.milp.rows(

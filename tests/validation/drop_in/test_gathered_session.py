@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
+from residual_layer import ResidualLayer  # noqa: E402
 from schedsim.validation.drop_in.gathered_session import (  # noqa: E402
     GatheredSession,
     refuse_other_communication,
@@ -24,23 +25,11 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 
 
-class Block(nn.Module):
-    """A residual layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
-
-    def forward(self, x):
-        """Same shape."""
-        return x + self.down(torch.tanh(self.up(x)))
-
-
 class Counted(nn.Sequential):
     """Three layers that count their calls."""
 
     def __init__(self):
-        super().__init__(*(Block() for _ in range(3)))
+        super().__init__(*(ResidualLayer(16) for _ in range(3)))
         self.calls = 0
 
     def forward(self, x):
@@ -141,7 +130,7 @@ def test_ops_inside_of_sharded_blocks_are_scheduled():
 def _sharded_later(rank):
     from torch.distributed.fsdp import fully_shard
 
-    model, x = Block(), torch.ones(1, 16)
+    model, x = ResidualLayer(16), torch.ones(1, 16)
     schedsim.rematerialize(model, x, "1GiB", in_place=True, check="never")
     fully_shard(model)
     with pytest.raises(schedsim.UnsupportedError, match="after it got its budget") as error:

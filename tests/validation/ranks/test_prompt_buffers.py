@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402
 from rank_processes import run_ranks  # noqa: E402
+from residual_layer import ResidualLayer  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.torch_private import sharded_groups as private  # noqa: E402
@@ -21,18 +22,6 @@ import schedsim  # noqa: E402
 
 WIDTH, LATE_S = 64, 0.02
 COLLECTIVES = ("all_gather_single", "all_gather_into_tensor", "all_reduce")
-
-
-class Block(nn.Module):
-    """A residual layer of 33,088 parameters."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        """Same shape."""
-        return x + self.down(torch.tanh(self.up(x)))
 
 
 class LateThreads:
@@ -76,7 +65,7 @@ def made():
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
-    model = nn.Sequential(*(Block() for _ in range(3)))
+    model = nn.Sequential(*(ResidualLayer(WIDTH) for _ in range(3)))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in [*model, model]:
         fully_shard(layer, mesh=mesh)

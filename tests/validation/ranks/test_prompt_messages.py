@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.distributed as dist  # noqa: E402
 from rank_processes import run_ranks  # noqa: E402
+from residual_layer import ResidualLayer  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.torch_private.prompt_messages import prompt_messages  # noqa: E402
 from torch import nn  # noqa: E402
@@ -19,18 +20,6 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 
 WIDTH, LATE_S = 32, 0.01
-
-
-class Block(nn.Module):
-    """A residual layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        """Same shape."""
-        return x + self.down(torch.tanh(self.up(x)))
 
 
 @contextlib.contextmanager
@@ -68,7 +57,7 @@ def _made(kind):
     )
 
     torch.manual_seed(0)
-    model = nn.Sequential(*(Block() for _ in range(4)))
+    model = nn.Sequential(*(ResidualLayer(WIDTH) for _ in range(4)))
     if kind == "replicated":
         mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
         for layer in [*model, model]:

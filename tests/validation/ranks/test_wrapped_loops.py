@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
+from residual_layer import ResidualLayer  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
@@ -20,25 +21,13 @@ import schedsim  # noqa: E402
 WIDTH = 16
 
 
-class Block(nn.Module):
-    """A residual layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        """Same shape."""
-        return x + self.down(torch.tanh(self.up(x)))
-
-
 class Around(nn.Module):
     """Blocks with modules around them, one of which no step uses."""
 
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(50, WIDTH)
-        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.layers = nn.ModuleList(ResidualLayer(WIDTH) for _ in range(3))
         self.head = nn.Linear(WIDTH, 50)
         self.spare = nn.Linear(3, 3)
 
