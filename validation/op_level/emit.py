@@ -15,6 +15,7 @@ from typing import Any
 from ..capture.program import Call, Program, Ref, refs
 from ..capture.to_graph import op_calls, result_storages
 from ..capture.varying_sizes import VaryingSize
+from .deliveries import Delivery, deliveries
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Half:
     function
         ``forward(resident, counts, random, hook, sizes) -> (outputs, carried)`` or
         ``backward(resident, carried, given, counts, random, hook, sizes) -> gradients``; `carried`
-        and `given`, the gradients of outputs, are emptied.
+        and `given`, the gradients of outputs, are emptied. A backward in pieces is a generator,
+        which yields the gradients of one delivery after the other, for the caller to take out.
     """
 
     source: str
@@ -56,6 +58,8 @@ class Halves:
         Values that the forward half hands to the backward half, in order.
     sizes : tuple of VaryingSize
         The sizes whose numbers both halves take, in order.
+    deliveries : tuple of Delivery
+        What a backward in pieces gives away, in order; gradients of inputs come with the last.
     """
 
     forward: Half
@@ -67,10 +71,16 @@ class Halves:
     read_backward: frozenset[int] = frozenset()
     carried: tuple[int, ...] = ()
     sizes: tuple[VaryingSize, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
 
 
 def emit(
-    program: Program, runs: Sequence[int], *, observed: bool = False, in_place: bool = True
+    program: Program,
+    runs: Sequence[int],
+    *,
+    observed: bool = False,
+    in_place: bool = True,
+    piece_bytes: int | None = None,
 ) -> Halves:
     """`runs` (indices of the graph's ops) as two functions; O(runs + reads).
 
@@ -80,8 +90,10 @@ def emit(
         Whether ``hook(run)`` is called before every run.
     in_place
         Whether sums of gradients overwrite one of their parts.
+    piece_bytes
+        Make the backward in pieces, of gradients of so many bytes at least; ``None`` for whole.
     """
-    return _Emitter(program, runs, observed, in_place).emit()
+    return _Emitter(program, runs, observed, in_place, piece_bytes).emit()
 
 
 @dataclass
@@ -90,6 +102,7 @@ class _Emitter:
     runs: Sequence[int]
     observed: bool
     in_place: bool = True
+    piece_bytes: int | None = None
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)  # objects that the source refers to
     bound: dict[int, str] = field(default_factory=dict)  # id of an object -> its name
@@ -104,6 +117,7 @@ class _Emitter:
     full: set[int] = field(default_factory=set)  # runs that make their optional outputs
     mentioned: dict[int, None] = field(default_factory=dict)  # values named in this half
     sizes: dict[VaryingSize, int] = field(default_factory=dict)  # size -> its place in `sizes`
+    deliveries: list[Delivery] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ops = op_calls(self.program)
@@ -133,6 +147,9 @@ class _Emitter:
         forward, carried = self._forward(split)
         states = tuple(k for i, k in self.slot.items() if i in self.drawn and self.random_left[i])
         self.mentioned = {}
+        if self.piece_bytes is not None:
+            calls = [self.ops[run] for run in self.runs]
+            self.deliveries = deliveries(program, calls, split, self.piece_bytes)
         backward = self._backward(split, carried)
         return Halves(
             forward,
@@ -144,6 +161,7 @@ class _Emitter:
             frozenset(v for v in self.resident if v in self.mentioned),
             tuple(carried),
             tuple(self.sizes),
+            tuple(self.deliveries),
         )
 
     def _forward(self, split: int) -> tuple[Half, list[int]]:
@@ -186,13 +204,32 @@ class _Emitter:
                 self.defined[v] = None
         self.lines.append("    given.clear()")
         self._free(self.frees[split])
+        early = {delivery.after: delivery for delivery in self.deliveries[:-1]}
+        if split in early:
+            self._deliver(early[split])
         for k in range(split + 1, len(self.runs)):
             self._run(k)
-        gradients = [*program.gradients.values(), *program.input_gradients.values()]
+            if k in early:
+                self._deliver(early[k])
+        names = list(program.gradients.values())
+        if self.deliveries:
+            names = [names[position] for position in self.deliveries[-1].gradients]
+        gradients = self._listed([*names, *program.input_gradients.values()])
+        self.lines.append(f"    {'yield' if self.deliveries else 'return'} {gradients}")
+        return self._compile("backward", "resident, carried, given, counts, random, hook, sizes=()")
+
+    def _deliver(self, delivery: Delivery) -> None:
+        """Give gradients away; the caller empties the list, so that nothing here holds them."""
+        names = list(self.program.gradients.values())
+        gradients = [names[position] for position in delivery.gradients]
+        self.lines.append(f"    given = {self._listed(gradients)}")
+        self._free(list(dict.fromkeys(self.program.values[v].storage for v in gradients)))
+        self.lines.append("    yield given")
+
+    def _listed(self, gradients: list[int]) -> str:
         for v in gradients:
             self._ensure(v)
-        self.lines.append(f"    return [{', '.join(f'v{v}' for v in gradients)}]")
-        return self._compile("backward", "resident, carried, given, counts, random, hook, sizes=()")
+        return f"[{', '.join(f'v{v}' for v in gradients)}]"
 
     # -- lifetimes, as the simulator has them -----------------------------------------------------
 

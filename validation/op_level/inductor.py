@@ -52,6 +52,7 @@ def compile_schedule(module: ScheduledOps) -> ScheduledOps:
         )
     module._halves = _compiled(program, halves, module)
     module._observed = None
+    module._is_compiled = True
     return module
 
 

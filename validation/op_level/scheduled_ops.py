@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from ..capture.program import same_strides
 from ..capture.skeleton import run_step
 from ..first_order import first_order
 from ..guards.asking import Expect, OtherAnswer
+from ..ranks.wrappers import bucket_bytes
 from ..torch_private.storage_refs import version_of
 from .emit import Halves, emit
 from .random_replay import RandomReplay
@@ -53,7 +54,10 @@ class ScheduledOps(nn.Module):
         if captured.join is not None:
             joined = captured.join(captured.graph, self._runs)
             program, runs, self._joined = joined.program, joined.runs, joined.parts
+        self._program, self._joined_runs = program, runs
         self._halves = emit(program, runs)
+        self._in_pieces: dict[int, Halves] = {}  # bytes of a piece at least -> the code
+        self._is_compiled = False
         self._observed: Halves | None = None
         self._on_cuda = captured.backend == "cuda"
         self._hook: Hook | None = None
@@ -87,8 +91,7 @@ class ScheduledOps(nn.Module):
         resident, differentiable = self._slots.gather(tensors)
         for i in range(len(self._counts)):
             self._counts[i] = 0
-        loss: torch.Tensor = _StepFunction.apply(self, resident, *differentiable)  # type: ignore[no-untyped-call]
-        return loss
+        return _Step(self, resident).loss(differentiable)
 
     @property
     def run_counts(self) -> dict[str, int]:
@@ -123,7 +126,14 @@ class ScheduledOps(nn.Module):
     def _code(self) -> Halves:
         if self._hook is not None and self._observed is not None:
             return self._observed
-        return self._halves
+        piece_bytes = bucket_bytes()
+        if piece_bytes is None or self._is_compiled:
+            return self._halves
+        if piece_bytes not in self._in_pieces:
+            self._in_pieces[piece_bytes] = emit(
+                self._program, self._joined_runs, piece_bytes=piece_bytes
+            )
+        return self._in_pieces[piece_bytes]
 
     def _check_autocast(self) -> None:
         traced, now = self._captured.autocast, Autocast.now()
@@ -218,48 +228,117 @@ def _getter(owner: nn.Module, attribute: str) -> Callable[[], torch.Tensor]:
     return lambda: getattr(owner, attribute)
 
 
-class _StepFunction(torch.autograd.Function):
-    """Both halves of a step as one node of the autograd graph."""
+class _Step:
+    """One step between the end of its forward and the end of its backward.
 
-    @staticmethod
-    def forward(
-        ctx: Any, module: ScheduledOps, resident: list[torch.Tensor], *_leaves: torch.Tensor
-    ) -> Any:
-        captured = module._captured
-        code = module._code()
-        random = RandomReplay(len(code.repeated_random), captured.backend)
-        state = random.state() if module._may_end else None
+    Its backward is one node of the autograd graph for each delivery of gradients: the engine passes
+    what one node returns on, to whom it is for, before it asks the next.
+    """
+
+    def __init__(self, module: ScheduledOps, resident: list[torch.Tensor]) -> None:
+        self.module = module
+        self.code = module._code()
+        self.hook = module._hook
+        self.resident: list[torch.Tensor] | None = resident
+        self.carried: list[torch.Tensor] | None = None
+        self.versions: list[int] = []
+        self.random = RandomReplay(len(self.code.repeated_random), module._captured.backend)
+        self._pieces: Iterator[list[Any]] | None = None
+        self._left = len(self.code.deliveries)
+
+    def loss(self, leaves: list[torch.Tensor]) -> torch.Tensor:
+        """The loss, with nodes behind it that give `leaves` their gradients."""
+        pieces = self.code.deliveries
+        if not pieces:
+            loss: torch.Tensor = _FirstPiece.apply(self, *leaves)  # type: ignore[no-untyped-call]
+            return loss
+        inputs = leaves[len(self.module._slots.trained) :]
+        later: list[torch.Tensor] = []
+        for number in reversed(range(len(pieces))):
+            mine = [leaves[position] for position in pieces[number].gradients]
+            if number == len(pieces) - 1:
+                mine += inputs
+            node = _LaterPiece if number else _FirstPiece
+            later = [node.apply(self, *mine, *later)]  # type: ignore[no-untyped-call]
+        return later[0]
+
+    def forward(self) -> torch.Tensor:
+        module = self.module
+        state = self.random.state() if module._may_end else None
+        assert self.resident is not None
         with Autocast().entered():
             try:
-                (loss,), carried = code.forward.function(
-                    resident, module._counts, random, module._hook
+                (loss,), self.carried = self.code.forward.function(
+                    self.resident, module._counts, self.random, self.hook
                 )
             except OtherAnswer:
                 # So far only numbers have been taken: buffers are written after the last answer.
                 if state is not None:
-                    random.put(state)
+                    self.random.put(state)
                 raise
-        ctx.module, ctx.code, ctx.random = module, code, random
-        ctx.resident, ctx.carried = resident, carried
-        ctx.hook = module._hook
-        ctx.versions = module._slots.versions(resident)
-        return loss
+        self.versions = module._slots.versions(self.resident)
+        found: torch.Tensor = loss
+        return found
 
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        module = ctx.module
-        if ctx.carried is None:
+    def begin_backward(self, gradient: torch.Tensor) -> list[Any]:
+        """The gradients of the first piece."""
+        module = self.module
+        if self.carried is None or self.resident is None:
             raise SchedsimError(
                 "the backward of a schedule runs once: what it needs is freed as it goes",
                 hint="call the module again, and do not pass retain_graph",
             )
-        module._slots.check_versions(ctx.resident, ctx.versions)
-        carried, ctx.carried = ctx.carried, None
-        resident, ctx.resident = ctx.resident, None
+        module._slots.check_versions(self.resident, self.versions)
+        carried, self.carried = self.carried, None
+        resident, self.resident = self.resident, None
         module._captured.backward.run_here(module._captured.graph.name)
         with Autocast().entered():
-            gradients = ctx.code.backward.function(
-                resident, carried, [gradient], module._counts, ctx.random, ctx.hook
+            found: Any = self.code.backward.function(
+                resident, carried, [gradient], module._counts, self.random, self.hook
             )
-        return (None, None, *gradients)
+        if not self.code.deliveries:
+            return list(found)
+        self._pieces = found
+        return self.next_piece()
+
+    def next_piece(self) -> list[Any]:
+        """The gradients of the next piece, which nothing else holds; ``None`` for the one after."""
+        pieces = self._pieces
+        assert pieces is not None
+        with Autocast().entered():
+            given = next(pieces)
+        found = list(given)
+        given.clear()
+        self._left -= 1
+        if self._left:
+            return [*found, None]
+        self._pieces = None
+        return found
+
+
+class _FirstPiece(torch.autograd.Function):
+    """The forward of a step, and the first piece of its backward, if not all of it."""
+
+    @staticmethod
+    def forward(ctx: Any, step: _Step, *_leaves: torch.Tensor) -> Any:
+        ctx.step = step
+        return step.forward()
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return (None, *ctx.step.begin_backward(gradient))
+
+
+class _LaterPiece(torch.autograd.Function):
+    """Another piece of the backward; the piece before it has its output, which is empty."""
+
+    @staticmethod
+    def forward(ctx: Any, step: _Step, *leaves: torch.Tensor) -> Any:
+        ctx.step = step
+        return leaves[0].new_empty(0)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, _gradient: torch.Tensor) -> Any:
+        return (None, *ctx.step.next_piece())

@@ -66,6 +66,17 @@ def wrapper_of(module: nn.Module) -> Any:
     return wrapper if getattr(wrapper, "module", None) is module else None
 
 
+def bucket_bytes() -> int | None:
+    """Bytes of gradients that the wrapper whose forward runs now averages at a time.
+
+    ``None`` outside of a wrapper, and where this step averages nothing.
+    """
+    wrapper = active_wrapper()
+    if wrapper is None or not wrapper.require_backward_grad_sync:
+        return None
+    return int(wrapper.bucket_bytes_cap)
+
+
 def is_averaged(module: nn.Module) -> bool:
     """Whether a wrapper around `module` averages the gradients of the step that runs now."""
     wrapper = wrapper_of(module)

@@ -14,6 +14,9 @@ from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.ranks.one_plan import plan_hash  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (  # noqa: E402
+    allreduce_hook,
+)
 
 import schedsim  # noqa: E402
 
@@ -117,3 +120,47 @@ def test_a_wrapped_model_in_place_counts_its_buckets():
             assert "averages gradients around the step" in message
             assert "in_place=True" in hint
         assert 0.99 * planned <= measured <= 1.01 * planned
+
+
+def _averages_by_ops(rank, bucket_mb, view):
+    """Which gradients are averaged with how many ops to come, and how far gradients are off."""
+    model, data = a_model(), (torch.randn(256, 64), torch.randn(256, 64))
+    plain = nn.parallel.DistributedDataParallel(a_model(), bucket_cap_mb=bucket_mb)
+    module = schedsim.rematerialize(model, data, "110%", LOSS, level="op", effort=0.2)
+    parallel = nn.parallel.DistributedDataParallel(
+        module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=view
+    )
+    seen = []
+
+    def average(state, bucket):
+        seen.append((bucket.buffer().nbytes, sum(module.run_counts.values())))
+        return allreduce_hook(None, bucket)
+
+    parallel.register_comm_hook(None, average)
+    own = (data[0] + rank, data[1])
+    for _ in range(3):
+        seen.clear()
+        parallel.zero_grad()
+        parallel(*own).backward()
+        plain.zero_grad()
+        LOSS(plain(own[0]), own[1]).backward()
+    equal = [
+        torch.equal(mine.grad, its.grad)
+        for mine, its in zip(model.parameters(), plain.module.parameters(), strict=True)
+    ]
+    return seen, sum(module.run_counts.values()), all(equal)
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_gradients_are_averaged_while_ops_before_them_run_backward(view):
+    """A layer's 16640 bytes are a bucket of their own; one bucket comes last of all."""
+    for seen, ran, equal in run_ranks(_averages_by_ops, 2, 16640 / 2**20, view):
+        assert equal
+        assert [num_bytes for num_bytes, _ in seen] == [16640] * 4
+        at = [runs for _, runs in seen]
+        assert at == sorted(set(at))
+        assert at[0] < ran / 2 + 4
+        assert at[-1] == ran
+    for seen, ran, equal in run_ranks(_averages_by_ops, 2, 25, view):
+        assert equal
+        assert [runs for _, runs in seen] == [ran]
