@@ -13,6 +13,7 @@ from torch import Tensor
 from ..measure import Meter, storage_bytes
 from ..ranks import ALONE, Ranks
 from ..torch_private.pytrees import tree_flatten, tree_map_only
+from ..torch_private.storage_refs import share_of, spread_as
 from .block_program import BlockProgram
 from .bundles import detached
 from .gradients_made import MadeGradients
@@ -153,12 +154,16 @@ class Bench:
         num = len(self.layout.parts)
         if i == num:
             scalar = torch.ones((), device=self.device)
+            spread: Any = None
 
             def loss_forward() -> Any:
-                return step._loss_forward()
+                nonlocal spread
+                loss = step._loss_forward()
+                spread = None if share_of(loss) is loss else spread_as(loss)
+                return loss
 
             def loss_backward() -> Any:
-                step._loss_backward(scalar)
+                step._loss_backward(scalar if spread is None else spread(scalar))
                 return step.gradients
 
             return None, loss_forward, None, loss_backward

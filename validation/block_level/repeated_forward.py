@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..dry_cuda import has_values
 from ..guards.recording import python_generators, restore_python_generators
 from ..torch_private.module_tables import AnyBatchNorm, buffers_of
+from ..torch_private.storage_refs import share_of
 
 Source = str | torch.Generator
 """A device, for its default generator; `PYTHON`; or a generator of a module's own."""
@@ -140,6 +141,7 @@ def same_values(one: Tensor, two: Tensor) -> bool:
         return False
     if not has_values(one.device):
         return True
+    one, two = share_of(one), share_of(two)
     return torch.equal(one.nan_to_num(), two.nan_to_num())
 
 
@@ -147,6 +149,7 @@ def nearly_equal(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors of one shape are equal up to rounding."""
     if not has_values(one.device):
         return True
+    one, two = share_of(one), share_of(two)
     if not one.is_floating_point():
         return torch.equal(one, two)
     return torch.allclose(one.float(), two.float(), rtol=1e-2, atol=1e-4, equal_nan=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -32,10 +35,10 @@ class Block(nn.Module):
 class Around(nn.Module):
     """Blocks in a list, with an embedding before and a head after them."""
 
-    def __init__(self):
+    def __init__(self, block):
         super().__init__()
         self.embedding = nn.Embedding(100, WIDTH)
-        self.layers = nn.ModuleList(Block() for _ in range(4))
+        self.layers = nn.ModuleList(block() for _ in range(4))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, 100)
 
@@ -59,8 +62,11 @@ def made(kind):
     )
 
     torch.manual_seed(0)
-    around = kind in ("norm and head", "both ends", "root")
-    make = Around if around else lambda: nn.Sequential(*(Block() for _ in range(4)))
+    splits = kind in ("sequence parallel", "loss parallel")
+    around = splits or kind in ("norm and head", "both ends", "root")
+    make = lambda: nn.Sequential(*(Block() for _ in range(4)))  # noqa: E731
+    if around:
+        make = partial(Around, Normed if splits else Block)
     model, whole = make(), make()
     whole.load_state_dict(model.state_dict())
     size = dist.get_world_size()
@@ -76,7 +82,9 @@ def made(kind):
     if kind == "smaller shards":
         options["reshard_after_forward"] = 2
     layers = list(model.layers if around else model)
-    if kind == "tensor parallel":
+    if splits:
+        split_sequences(model, mesh, splits_logits=kind == "loss parallel")
+    elif kind == "tensor parallel":
         for layer in layers:
             parallelize_module(layer, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     else:
@@ -100,7 +108,64 @@ def made(kind):
     return model, whole, (torch.randn(256, WIDTH), torch.randn(256, WIDTH)), nn.functional.mse_loss
 
 
+class Normed(Block):
+    """A block with a norm before its products."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        """Same shape."""
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def split_sequences(model, mesh, *, splits_logits):
+    """Tensor parallelism whose sums and norms are split along the sequence, as torchtitan's."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    whole, by_rows = (Replicate(),), (Shard(0),)
+    ends = {"output_layouts": Replicate()}
+    if splits_logits:
+        ends = {"output_layouts": Shard(-1), "use_local_output": False}
+    around = {
+        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
+        "norm": SequenceParallel(sequence_dim=0),
+        "head": ColwiseParallel(input_layouts=Shard(0), **ends),
+    }
+    parallelize_module(model, mesh, around)
+    inside = {
+        "norm": SequenceParallel(sequence_dim=0),
+        "up": PrepareModuleInput(input_layouts=by_rows, desired_input_layouts=whole),
+        "down": RowwiseParallel(output_layouts=Shard(0)),
+    }
+    for layer in model.layers:
+        parallelize_module(layer, mesh, inside)
+        parallelize_module(layer, mesh, {"up": ColwiseParallel()})
+
+
+@contextmanager
+def loss_of(kind):
+    """Where the loss of split logits is computed."""
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    with loss_parallel() if kind == "loss parallel" else nullcontext():
+        yield
+
+
 def _peaks(rank, kind):
+    with loss_of(kind):
+        return _peaks_within(kind)
+
+
+def _peaks_within(kind):
     model, whole, data, loss = made(kind)
     if kind in ("stays gathered", "bf16"):
         whole = model  # the plain step of the same model
@@ -142,6 +207,8 @@ def _full(gradient):
             ("replicated", 4),
             ("smaller shards", 4),
             ("tensor parallel", 2),
+            ("sequence parallel", 2),
+            ("loss parallel", 2),
         ],
         lambda row: row[0] not in ("sharded", "stays gathered"),
     ),
@@ -152,7 +219,7 @@ def test_the_peak_of_a_rank_is_the_predicted_one(kind, num_ranks):
         for measured, planned, same, report in rows:
             assert same
             assert 0.99 * planned <= measured <= 1.01 * planned
-            assert ("communication" in report) == (kind != "tensor parallel")
+            assert ("communication" in report) == ("parallel" not in kind)
 
 
 REFUSED = {
