@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from ..torch_private.module_tables import gradient_hooks
+from ..torch_private.storage_refs import share_of
 from .bundles import Bundle, BundleState, leaves_of
 
 ANCHOR = torch.empty((), requires_grad=True)
@@ -95,5 +96,6 @@ def compact(tensor: Tensor) -> Tensor:
     The gradient of a concatenated tensor is a view of the whole gradient, and the gradient of a
     mean over differences may share the storage of the differences.
     """
-    own = tensor.numel() * tensor.element_size()
-    return tensor if tensor.untyped_storage().nbytes() <= own else tensor.clone()
+    share = share_of(tensor)
+    own = share.numel() * share.element_size()
+    return tensor if share.untyped_storage().nbytes() <= own else tensor.clone()

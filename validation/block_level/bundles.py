@@ -72,7 +72,7 @@ class Place:
 
     def of(self, leaves: Sequence[Any]) -> Tensor:
         """The view of the value's leaf."""
-        source: Tensor = leaves[self.leaf]
+        source = share_of(leaves[self.leaf])
         return source.as_strided(self.size, self.stride, self.offset)
 
 

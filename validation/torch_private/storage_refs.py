@@ -17,13 +17,16 @@ def key_of(storage: torch.UntypedStorage) -> int:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """A number that two tensors share where they share storage, as long as either lives."""
-    return int(tensor.untyped_storage()._cdata)
+    """A number that two tensors share where they share storage, as long as either lives.
+
+    Of a tensor that is spread over ranks, it is that of this rank's share.
+    """
+    return int(share_of(tensor).untyped_storage()._cdata)
 
 
 def weakly(tensor: Tensor) -> StorageWeakRef:
     """A reference to the storage of `tensor` that does not hold it, whoever else does."""
-    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
+    return StorageWeakRef(share_of(tensor).untyped_storage())  # type: ignore[no-untyped-call]  # torch's
 
 
 def is_gone(reference: StorageWeakRef) -> bool:

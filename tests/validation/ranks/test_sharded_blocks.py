@@ -17,6 +17,8 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 
 WIDTH = 64
+SPLIT = ("tensor parallel", "sequence parallel", "spread between blocks", "loss parallel")
+"""Where each layer is on all ranks."""
 
 
 class Block(nn.Module):
@@ -62,7 +64,7 @@ def made(kind):
     )
 
     torch.manual_seed(0)
-    splits = kind in ("sequence parallel", "loss parallel")
+    splits = kind in SPLIT[1:]
     around = splits or kind in ("norm and head", "both ends", "root")
     make = lambda: nn.Sequential(*(Block() for _ in range(4)))  # noqa: E731
     if around:
@@ -83,7 +85,7 @@ def made(kind):
         options["reshard_after_forward"] = 2
     layers = list(model.layers if around else model)
     if splits:
-        split_sequences(model, mesh, splits_logits=kind == "loss parallel")
+        split_sequences(model, mesh, kind)
     elif kind == "tensor parallel":
         for layer in layers:
             parallelize_module(layer, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -120,7 +122,7 @@ class Normed(Block):
         return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
-def split_sequences(model, mesh, *, splits_logits):
+def split_sequences(model, mesh, kind):
     """Tensor parallelism whose sums and norms are split along the sequence, as torchtitan's."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -133,10 +135,11 @@ def split_sequences(model, mesh, *, splits_logits):
 
     whole, by_rows = (Replicate(),), (Shard(0),)
     ends = {"output_layouts": Replicate()}
-    if splits_logits:
+    passed = {"output_layouts": Shard(0), "use_local_output": kind != "spread between blocks"}
+    if kind == "loss parallel":
         ends = {"output_layouts": Shard(-1), "use_local_output": False}
     around = {
-        "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
+        "embedding": RowwiseParallel(input_layouts=Replicate(), **passed),
         "norm": SequenceParallel(sequence_dim=0),
         "head": ColwiseParallel(input_layouts=Shard(0), **ends),
     }
@@ -144,7 +147,7 @@ def split_sequences(model, mesh, *, splits_logits):
     inside = {
         "norm": SequenceParallel(sequence_dim=0),
         "up": PrepareModuleInput(input_layouts=by_rows, desired_input_layouts=whole),
-        "down": RowwiseParallel(output_layouts=Shard(0)),
+        "down": RowwiseParallel(**passed),
     }
     for layer in model.layers:
         parallelize_module(layer, mesh, inside)
@@ -208,6 +211,7 @@ def _full(gradient):
             ("smaller shards", 4),
             ("tensor parallel", 2),
             ("sequence parallel", 2),
+            ("spread between blocks", 2),
             ("loss parallel", 2),
         ],
         lambda row: row[0] not in ("sharded", "stays gathered"),
@@ -219,7 +223,7 @@ def test_the_peak_of_a_rank_is_the_predicted_one(kind, num_ranks):
         for measured, planned, same, report in rows:
             assert same
             assert 0.99 * planned <= measured <= 1.01 * planned
-            assert ("communication" in report) == ("parallel" not in kind)
+            assert ("communication" in report) == (kind not in SPLIT)
 
 
 REFUSED = {
