@@ -11,7 +11,7 @@ from chains import random_chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms import PLANNERS
-from tiers import examples
+from tiers import examples, slow_where
 from training_graphs import random_training_graph
 
 import schedsim
@@ -97,7 +97,10 @@ def test_graphs(name, seed):
     check(graph, budget_below(rng, graph), name, **options_of(name))
 
 
-@pytest.mark.parametrize("allocator", ["cuda-caching", "best-fit", "first-fit"])
+@pytest.mark.parametrize(
+    "allocator",
+    slow_where(["cuda-caching", "best-fit", "first-fit"], lambda name: name != "best-fit"),
+)
 @settings(max_examples=examples(15), deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_allocators(allocator, seed):

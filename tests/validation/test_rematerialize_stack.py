@@ -167,6 +167,7 @@ class Block(nn.Module):
         return torch.tanh(self.linear(x))
 
 
+@pytest.mark.slow
 def test_compiled_blocks_run_in_a_schedule_of_blocks():
     """Results are the model's; before torch 2.14 compiled code stands aside in the step."""
     inputs = some_data()

@@ -35,6 +35,7 @@ def test_who_inherits_may_have_slots():
         Slotted().y = 1
 
 
+@pytest.mark.slow
 def test_matplotlib_is_loaded_only_then():
     """Not with schedsim, and not with a plan."""
     code = (

@@ -12,6 +12,7 @@ import torch
 from schedsim.validation.measure.storage import StorageTracker
 from schedsim.validation.memory_tests import step_peak
 from schedsim.validation.models.named_models import build_model
+from tiers import slow_where
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -35,7 +36,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", slow_where(SMALL, lambda name: name == "resnet50"))
 def test_a_step_on_fakes_takes_what_the_real_one_takes(name):
     """To the byte, of three models; random states and kernels' own workspace are in neither."""
     model, inputs, loss = build_model(name, **SMALL[name])
