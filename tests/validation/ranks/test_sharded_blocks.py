@@ -64,7 +64,7 @@ def made(kind):
     )
 
     torch.manual_seed(0)
-    splits = kind in SPLIT[1:]
+    splits = kind in SPLIT[1:] or kind == "split and sharded"
     around = splits or kind in ("norm and head", "both ends", "root")
     make = lambda: nn.Sequential(*(Block() for _ in range(4)))  # noqa: E731
     if around:
@@ -84,7 +84,12 @@ def made(kind):
     if kind == "smaller shards":
         options["reshard_after_forward"] = 2
     layers = list(model.layers if around else model)
-    if splits:
+    if kind == "split and sharded":
+        both = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("shard", "split"))
+        split_sequences(model, both["split"], kind)
+        for module in [*layers, model.embedding, [model.norm, model.head], model]:
+            fully_shard(module, mesh=both["shard"])
+    elif splits:
         split_sequences(model, mesh, kind)
     elif kind == "tensor parallel":
         for layer in layers:
@@ -213,6 +218,7 @@ def _full(gradient):
             ("sequence parallel", 2),
             ("spread between blocks", 2),
             ("loss parallel", 2),
+            ("split and sharded", 4),
         ],
         lambda row: row[0] not in ("sharded", "stays gathered"),
     ),
