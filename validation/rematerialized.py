@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
@@ -21,6 +22,7 @@ from .autocasts import Autocast, backward_within
 from .block_level.parts import OtherPath
 from .block_level.scheduled_blocks import ScheduledBlocks, plain_loss
 from .capture.skeleton import count_extra_inputs
+from .drop_in.saved_elsewhere import saved_elsewhere
 from .guards.asking import OtherAnswer
 from .guards.differential import Difference
 from .guards.plan_variants import (
@@ -552,18 +554,19 @@ class Rematerialized(nn.Module):
         self._replan_for_buckets()
         key, why = self._full_key(inputs, keywords), ""
         if key not in self._planned and self._shapes == "plan":
-            with refusing_passes(self):
+            with self._failing_alike(inputs, keywords), refusing_passes(self):
                 many = self._step_of_many(key, inputs, keywords)
             if many is not None:
                 return self._last.shaped(many(*inputs, **keywords))
         tried: tuple[PlannedStep, ...] = ()
         while True:
-            with refusing_passes(self):
-                planned = self._step_for(key, inputs, keywords, tried, why)
-            if planned is not None and planned.captured.level == "block":
-                refuse_hidden_parameters(self)
-            if planned is not None and not self._still_checked(key, planned, inputs, keywords):
-                continue
+            with self._failing_alike(inputs, keywords):
+                with refusing_passes(self):
+                    planned = self._step_for(key, inputs, keywords, tried, why)
+                if planned is not None and planned.captured.level == "block":
+                    refuse_hidden_parameters(self)
+                if planned is not None and not self._still_checked(key, planned, inputs, keywords):
+                    continue
             if planned is None:
                 return self._plain(inputs, keywords)
             try:
@@ -579,6 +582,25 @@ class Rematerialized(nn.Module):
                     PlainStepWarning,
                 )
                 return self._plain(inputs, keywords)
+
+    @contextmanager
+    def _failing_alike(
+        self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Iterator[None]:
+        """Where the model's own error ends the planning of a step, fail as the plain step does.
+
+        Planning restores what it runs. A loop that catches the error, to leave the batch out, goes
+        on with the generators, buffers and attributes that the failing forward has left.
+        """
+        try:
+            yield
+        except SchedsimError:
+            raise
+        except Exception:
+            if self._settings.ranks.alone:  # others would miss this rank in the plain step
+                with saved_elsewhere([*self._model.parameters(), *self._model.buffers()]):
+                    self._plain(inputs, keywords)
+            raise
 
     def _step_of_many(
         self, key: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
