@@ -58,7 +58,7 @@ def mean_square(output, target):
 
 
 def trained(asks, way):
-    """Losses, gradients, buffers, attributes and generators of a loop that skips its bad batches."""
+    """What a loop that skips its bad batches leaves: gradients, buffers, attributes, generators."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = Skipping(asks)
