@@ -424,10 +424,14 @@ class StepPlans:
             f"{name} does not fit {format_bytes(self.budget_bytes)}"
             + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
             plan=plan,
-            hint=(f"budget={least}, " if least else "give more, ")
+            hint=(f"budget={least}{self._unmeasured()}, " if least else "give more, ")
             + ("a smaller optimizer state, or " if self._options.optimizer else "")
             + "a smaller batch",
         )
+
+    def _unmeasured(self) -> str:
+        """What comes to a least budget that is named before any step of the loop has run."""
+        return "" if self.records else " and what the loop takes besides, as its loss"
 
     def _plan_steps(self) -> None:
         """Divide the budget anew, for all steps seen."""
