@@ -248,11 +248,12 @@ def _refuse_in_place(more: FurtherOptions, given: Mapping[str, Any], level: str)
         if getattr(more, name) != getattr(defaults, name):
             names.append(name)
     if names:
+        told, them = " and ".join(f"{name}=" for name in names), "it" if len(names) == 1 else "them"
+        verb = "is" if len(names) == 1 else "are"
+        inside = f"leave {them} out, or in_place=True, for a step with its loss inside"
         raise SchedsimError(
-            f"{names[0]}= is not for a model in place",
-            hint="the loop computes the loss itself"
-            if names[0] == "loss"
-            else "leave it out, or in_place=True",
+            f"{told} {verb} not for a model in place",
+            hint="the loop computes the loss itself" if names == ["loss"] else inside,
         )
 
 

@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
@@ -21,6 +22,7 @@ from .autocasts import Autocast, backward_within
 from .block_level.parts import OtherPath
 from .block_level.scheduled_blocks import ScheduledBlocks, plain_loss
 from .capture.skeleton import count_extra_inputs
+from .drop_in.saved_elsewhere import saved_elsewhere
 from .guards.asking import OtherAnswer
 from .guards.differential import Difference
 from .guards.plan_variants import (
@@ -112,6 +114,8 @@ class Rematerialized(nn.Module):
         self._own_plan: Plan | None = None  # for these, once its step is no longer kept
         self._many_sizes = ManySizes()
         self._changes = 0  # of plans, by the caller; the same on all ranks
+        self._is_told_kept = settings.keep_gradients  # and not seen by a step
+        self._is_adopted = self._counts_no_more = False
         self._bucket_bytes = 0  # of the wrapper that averages gradients, once a step has shown it
         self._coming = Coming.ALL  # which ranks plan the next step with this one
         self._common: frozenset[int] | None = None  # numbers of the plans that fit on all ranks
@@ -227,7 +231,7 @@ class Rematerialized(nn.Module):
         ranks = self._settings.bound_ranks
         if not ranks.alone:
             check_one_plan(plan, captured.workload, ranks)
-        self._budget_bytes = plan.budget_bytes
+        self._budget_bytes, self._is_adopted = plan.budget_bytes, True
         self._many_sizes.clear()
         settings = replace(self._settings, ranks=ranks)
         planned = planned_step(captured, plan, store_all_peak(captured), settings)
@@ -275,7 +279,7 @@ class Rematerialized(nn.Module):
         self._changes += 1
         self._coming = Coming.PERHAPS
         self._settings = replace(self._settings, budget=budget)
-        self._budget_bytes = None
+        self._budget_bytes, self._is_adopted, self._counts_no_more = None, False, False
         self._own_key = self._own_plan = None
         self._planned.clear()
         self._many_sizes.clear()
@@ -552,18 +556,21 @@ class Rematerialized(nn.Module):
         self._replan_for_buckets()
         key, why = self._full_key(inputs, keywords), ""
         if key not in self._planned and self._shapes == "plan":
-            with refusing_passes(self):
+            with self._failing_alike(inputs, keywords), refusing_passes(self):
                 many = self._step_of_many(key, inputs, keywords)
             if many is not None:
                 return self._last.shaped(many(*inputs, **keywords))
+        with self._failing_alike(inputs, keywords):
+            self._replan_for_gradients(key, inputs, keywords)
         tried: tuple[PlannedStep, ...] = ()
         while True:
-            with refusing_passes(self):
-                planned = self._step_for(key, inputs, keywords, tried, why)
-            if planned is not None and planned.captured.level == "block":
-                refuse_hidden_parameters(self)
-            if planned is not None and not self._still_checked(key, planned, inputs, keywords):
-                continue
+            with self._failing_alike(inputs, keywords):
+                with refusing_passes(self):
+                    planned = self._step_for(key, inputs, keywords, tried, why)
+                if planned is not None and planned.captured.level == "block":
+                    refuse_hidden_parameters(self)
+                if planned is not None and not self._still_checked(key, planned, inputs, keywords):
+                    continue
             if planned is None:
                 return self._plain(inputs, keywords)
             try:
@@ -580,12 +587,31 @@ class Rematerialized(nn.Module):
                 )
                 return self._plain(inputs, keywords)
 
+    @contextmanager
+    def _failing_alike(
+        self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Iterator[None]:
+        """Where the model's own error ends the planning of a step, fail as the plain step does.
+
+        Planning restores what it runs. A loop that catches the error, to leave the batch out, goes
+        on with the generators, buffers and attributes that the failing forward has left.
+        """
+        try:
+            yield
+        except SchedsimError:
+            raise
+        except Exception:
+            if self._settings.ranks.alone:  # others would miss this rank in the plain step
+                with saved_elsewhere([*self._model.parameters(), *self._model.buffers()]):
+                    self._plain(inputs, keywords)
+            raise
+
     def _step_of_many(
         self, key: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> StepWithLoss | None:
         """The step for inputs of many sizes, where more than a few have come."""
         settings = self._settings
-        if not are_for_many_sizes(settings) or self._bucket_bytes or settings.keep_gradients:
+        if not are_for_many_sizes(settings) or self._bucket_bytes or self._is_told_kept:
             return None
         known = [(other, v) for other, v in self._planned.items() if v.steps]
         by_blocks = any(step.captured.level != "op" for _, v in known for step in v.steps)
@@ -680,10 +706,57 @@ class Rematerialized(nn.Module):
         if keeps != settings.keep_gradients:
             self._settings = replace(settings, keep_gradients=True)
             self._captured.clear()
+        self._is_told_kept = keeps
         self._bucket_bytes = max(num_bytes, self._bucket_bytes)
         self._own_key = None
         self._planned.clear()
         self._coming = Coming.PERHAPS  # the wrapper's forward is a step of all ranks
+
+    def _replan_for_gradients(
+        self, key: Any, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> None:
+        """Plan anew where gradients of an earlier step are still there, as in accumulation.
+
+        The former plan lets gradients appear as they are made: those from before would come to it.
+        """
+        settings, name = self._settings, type(self._model).__name__
+        if settings.keep_gradients or self._counts_no_more or not settings.ranks.alone:
+            return  # ranks are told by their wrapper
+        if not self._planned or all(p.grad is None for p in self._model.parameters()):
+            return
+        stay = f"gradients of {name} stay for later steps"
+        if self._is_adopted:
+            self._counts_no_more = True
+            line = "a plan that is applied holds its budget if it was made with keep_gradients=True"
+            warnings.warn(f"{stay}: {line}", PlainStepWarning, stacklevel=4)
+            return
+        planned, captured, own_key = self._planned, self._captured, self._own_key
+        self._settings = replace(settings, keep_gradients=True)
+        self._planned, self._captured, self._own_key = OrderedDict(), OrderedDict(), None
+        try:
+            with refusing_passes(self):
+                self._step_for(key, inputs, keywords)
+        except BaseException as error:
+            self._planned, self._captured, self._own_key = planned, captured, own_key
+            self._settings = settings
+            if not isinstance(error, InfeasibleBudgetError):
+                raise
+            self._counts_no_more = True
+            least = error.plan.min_feasible_bytes if error.plan is not None else None
+            line = f", and no plan that counts them fits{f' below {least} bytes' if least else ''}"
+            warnings.warn(
+                f"{stay}{line}: steps that begin with them may exceed the budget; free them before "
+                "the forward (zero_grad), or give more",
+                PlainStepWarning,
+                stacklevel=4,
+            )
+        else:
+            warnings.warn(
+                f"{name} is planned anew: its gradients stay for later steps "
+                "(keep_gradients=True plans for that from the start)",
+                ReplannedWarning,
+                stacklevel=4,
+            )
 
     def _plain(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         loss = self._settings.loss

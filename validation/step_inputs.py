@@ -97,7 +97,9 @@ def check_inputs_in_place(
     tensors = [*model.parameters(), *tree_leaves((inputs, dict(keywords)))]
     if not any(isinstance(t, Tensor) and t.requires_grad for t in tensors):
         raise SchedsimError(
-            f"no parameter of {name} requires a gradient", hint="model.requires_grad_()"
+            f"no parameter of {name} requires a gradient, and no input: no step keeps anything",
+            hint="model.requires_grad_(); or, where the model stays frozen and the loop trains "
+            "what comes before it, give the input as the loop does: x.requires_grad_()",
         )
     try:
         signature = inspect.signature(model.forward)

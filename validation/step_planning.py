@@ -393,6 +393,12 @@ def _capture(
     if settings.bound_ranks.alone:  # a model that communicates is run by all ranks, in lockstep
         recorded = record_step(model, own_loss, inputs, keywords, watched or own_loss)
         recorded.refuse_foreign_leaves()
+        if not recorded.trains:
+            raise NoLossError(
+                f"the loss of {type(model).__name__} needs no gradient, so that there is no "
+                "backward pass to schedule",
+                hint="model.requires_grad_(), or an input that requires a gradient",
+            )
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     if several and recorded is not None and (recorded.effects or recorded.draws):
         what = recorded.effects[0] if recorded.effects else f"draws from {recorded.draws[0]}"
@@ -559,6 +565,11 @@ def _by_block(
     notes: tuple[str, ...],
     recorded: Recorded | None,
 ) -> CapturedStep:
+    if any(_is_tensor(leaf) and leaf.requires_grad for leaf in tree_leaves((inputs, keywords))):
+        raise UnsupportedError(
+            "an input requires a gradient, which a step by blocks does not give",
+            hint="level='op', or in_place=True; or detach the input",
+        )
     own = _OwnLoss()
     handle = model.register_forward_hook(lambda _, __, output: own.note(output))
     device = next(model.parameters()).device

@@ -74,4 +74,27 @@ def test_a_target_given_to_a_model_in_place():
     named = {"input": x, "target": target}
     refused("takes no keyword 'target'", "without the target", model, named, "80%", **more)
     refused("missing a required argument", "is called with", model, (), "80%", **more)
-    refused("no parameter of", "requires_grad_", model.requires_grad_(False), x, "80%", **more)
+    refused(
+        "loss= and chunk= are not",
+        "leave them out",
+        model,
+        x,
+        "80%",
+        mse_loss,
+        chunk="auto",
+        **more,
+    )
+    frozen = model.requires_grad_(False)
+    refused("no parameter of", "x.requires_grad_()", frozen, x, "80%", **more)
+
+
+@pytest.mark.parametrize("level", ["op", "block"])
+def test_a_frozen_model_is_told_what_works(level):
+    """One line at every level, which names what works."""
+    model, x, target = given()
+    model.requires_grad_(False)
+    step = {"loss": mse_loss, "level": level}
+    refused("needs no gradient", "an input that requires", model, (x, target), "100%", **step)
+    if level == "block":
+        x.requires_grad_()
+        refused("by blocks does not give", "level='op'", model, (x, target), "100%", **step)

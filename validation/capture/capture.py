@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from schedsim.errors import SchedsimError
+from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..autocasts import Autocast
 from ..guards.recording import Recorded, record
@@ -150,6 +150,13 @@ def _captured(
             with _restored(recorded):
                 traced = trace(skeleton, mode)
     program = build_program(traced, skeleton)
+    if recorded is not None and not (program.gradients or program.input_gradients):
+        raise UnsupportedError(
+            f"a trace of {name or type(model).__name__} reaches none of the parameters that its "
+            "step trains: forward has them by another way than self, as by a function that is set "
+            "on the model and holds an object around it",
+            hint="plan it in place (in_place=True), or by blocks (level='block')",
+        )
     state = optimizer_bytes(optimizer, model)
     name = name or type(model).__name__
     graph = to_graph(program, name, skeleton.static_bytes + state)

@@ -255,6 +255,7 @@ class ProgramBuilder:
         )
         insert_all(program, [(at, seed)])
         program.seed = at
+        seed.tokens += tuple(_draws_for_nothing(program))
 
 
 class _StepProgramBuilder(ProgramBuilder):
@@ -266,7 +267,7 @@ class _StepProgramBuilder(ProgramBuilder):
         graph = self.graph_module.graph
         outputs = private.output_roles(graph)
         loss = self._loss_node(outputs)
-        needed = needed_for([node for node, _ in outputs if node is not None])
+        needed = needed_for(graph, [node for node, _ in outputs if node is not None])
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
@@ -395,15 +396,31 @@ def seed_gradient(*outputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     raise AssertionError("the runtime replaces this call")
 
 
-def needed_for(outputs: list[torch.fx.Node]) -> set[torch.fx.Node]:
-    """The nodes that the outputs depend on; used only to test membership."""
-    stack, seen = list(outputs), set(outputs)
+def needed_for(graph: torch.fx.Graph, outputs: list[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes that the outputs depend on; used only to test membership.
+
+    An op whose numbers nothing reads still draws them, and leaves the generator where later ops
+    find it.
+    """
+    draws = [node for node in graph.nodes if _is_draw(node)]
+    stack = [*outputs, *draws]
+    seen = set(stack)
     while stack:
         for node in stack.pop().all_input_nodes:
             if node not in seen:
                 seen.add(node)
                 stack.append(node)
     return seen
+
+
+def _draws_for_nothing(program: Program) -> list[int]:
+    """The calls whose numbers nothing reads, which forward draws all the same."""
+    read = {v for call in program.calls for v in refs((call.args, call.kwargs))}
+    return [
+        i
+        for i, call in enumerate(program.calls[: program.seed])
+        if call.random and not read.intersection(call.outputs)
+    ]
 
 
 def _base(node: torch.fx.Node) -> torch.fx.Node:
@@ -417,6 +434,11 @@ def _phase(node: torch.fx.Node, is_loss: bool) -> str:
     if is_loss:
         return "loss"
     return "backward" if private.is_backward(node) else "forward"
+
+
+def _is_draw(node: torch.fx.Node) -> bool:
+    made = isinstance(node.target, OpOverload) and not private.is_backward(node)
+    return made and _draws(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
 
 
 def _draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from ..guards.recording import Recorded
 from ..torch_private import joint_graphs as private
 from ..torch_private.pytrees import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 from ..torch_private.storage_refs import storage_key
+from .held_functions import hold_twins
 
 Loss = Callable[..., torch.Tensor]
 
@@ -258,6 +259,7 @@ def make_skeleton(
     plan = CallPlan(spec, is_tensor, constants, count_extra_inputs(model, loss, len(inputs)))
     try:
         skeleton = copy.deepcopy(model, memo)
+        hold_twins(model, skeleton, memo)
         loss = copy.deepcopy(loss, memo) if isinstance(loss, nn.Module) else loss
     except Exception as error:  # any class of the model's own may refuse
         raise UnsupportedError(

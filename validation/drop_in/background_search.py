@@ -28,18 +28,24 @@ class BackgroundSearch(Generic[Result]):
 
     def start(self, search: Callable[[], Result]) -> bool:
         """Begin `search`, unless a search is running or its result has not been taken yet."""
-        if self._thread is not None:
+        if self.is_busy:
             return False
 
         def run() -> None:
             try:
                 self._found = search()
-            except Exception:  # the loop goes on with its present schedule
-                log.exception("a search in the background failed")
+            except Exception as error:  # the loop goes on with its present schedule
+                if "shutdown" not in str(error):  # else the process ends meanwhile
+                    log.exception("a search in the background failed")
 
         self._thread = threading.Thread(target=run, name="schedsim search")
         self._thread.start()
         return True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a search runs, or its result has not been taken yet."""
+        return self._thread is not None
 
     def taken(self) -> Result | None:
         """The result of a search that has ended; it is given once."""

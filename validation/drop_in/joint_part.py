@@ -135,7 +135,7 @@ class _JointBuilder(ProgramBuilder):
     def part(self) -> JointPart:
         graph = self.graph_module.graph
         roles = private.output_roles(graph)
-        needed = needed_for([node for node, _ in roles if isinstance(node, torch.fx.Node)])
+        needed = needed_for(graph, [it for it, _ in roles if isinstance(it, torch.fx.Node)])
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._argument(node)

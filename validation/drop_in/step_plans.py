@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from schedsim import Graph, Schedule, simulate
 from schedsim.api import try_plan
@@ -46,8 +47,30 @@ _SCRATCH_BYTES = 1 << 12
 """Bytes of a comparison of two schedules, at a time when little else is resident."""
 _LONGER_SEARCHES = (4.0, 12.0)
 """Factors of effort by which a schedule is searched again where the first search finds none."""
+_QUICK_EFFORT = 0.03
+"""Effort of a search that a step waits for, because its sizes came before their schedule."""
+_AHEAD = (1.5, 1.25, 1.1)
+"""Sizes, beside the largest seen, for which schedules are searched before such sizes come."""
 _LONGER_KEPT, _SLOW = 1.1, 1.01
 """Growth of sizes and overhead from which on a better schedule is searched in the background."""
+
+
+class _FoundBeside(NamedTuple):
+    """The result of a search beside the loop.
+
+    Attributes
+    ----------
+    code
+        That of the schedule, which takes a while to make.
+    is_ahead
+        Whether the sizes have not come yet.
+    """
+
+    key: Key
+    binding: Binding
+    plan: Plan
+    code: Any
+    is_ahead: bool
 
 
 class StepPlans:
@@ -100,7 +123,8 @@ class StepPlans:
         self._replaced: set[int] = set()
         self._unknown: set[str] = set()
         self._said: set[str] = set()
-        self._search_beside: BackgroundSearch[tuple[Key, Binding, Plan]] = BackgroundSearch()
+        self._ahead: set[tuple[Key, Binding]] = set()
+        self._search_beside: BackgroundSearch[_FoundBeside] = BackgroundSearch()
 
     # -- for the session --------------------------------------------------------------------------
 
@@ -182,6 +206,7 @@ class StepPlans:
             else:
                 self._improve(key, binding, found)
             self._chosen[at] = found
+            self._look_ahead(key)
         return self._chosen[at]
 
     def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:
@@ -270,26 +295,56 @@ class StepPlans:
         now, then = (self._store_all(part, one) for one in (binding, known))
         much_larger = now.kept_bytes > _LONGER_KEPT * then.kept_bytes
         slow = part.cost(number, binding).time_s > _SLOW * now.time_s
+        if much_larger and slow:
+            self._search_better(key, binding)
+
+    def _search_better(self, key: Key, binding: Binding, *, is_ahead: bool = False) -> bool:
+        """Search beside the loop for a schedule at these sizes; whether a search has begun."""
+        part, budget = self._parts[key[0]], self.budget_bytes
         records = [record for record in self.records if key in record.keys]
-        if not (much_larger and slow and self._options.background):
-            return
-        if len(records) != 1 or len(records[0].keys) != 1 or self.budget_bytes is None:
-            return
-        (held, outside), budget = bytes_between_halves(records[0], part, binding), self.budget_bytes
+        if not self._options.background or budget is None or self._search_beside.is_busy:
+            return False
+        if len(records) != 1 or len(records[0].keys) != 1:
+            return False
+        held, outside = bytes_between_halves(records[0], part, binding)
         workload = part.workload(self.resident_bytes + held, outside, binding)
-        self._search_beside.start(lambda: (key, binding, self._search(workload, budget, 1.0)))
+
+        def search() -> _FoundBeside:
+            plan = self._search(workload, budget, 1.0)
+            code = None if plan.schedule is None else part.code_of(plan.schedule)
+            return _FoundBeside(key, binding, plan, code, is_ahead)
+
+        return self._search_beside.start(search)
+
+    def _look_ahead(self, key: Key) -> None:
+        """Search beside the loop for a schedule at sizes above all seen, where no known one fits.
+
+        A step that is the first of its size then finds its schedule.
+        """
+        part, largest = self._parts[key[0]], self._largest[key[0]]
+        if self._options.largest or not self.records:
+            return
+        for share in _AHEAD:
+            sizes = zip(largest, part.sizes.open_sizes, strict=True)
+            longer = tuple(min(math.ceil(share * size), at.most or 2**62) for size, at in sizes)
+            if self._fitting(key, longer) is not None:
+                return
+            if (key, longer) not in self._ahead:
+                if self._search_better(key, longer, is_ahead=True):
+                    self._ahead.add((key, longer))
+                return
 
     def _take_up(self) -> None:
         """Use the result of a background search from this step on."""
         found = self._search_beside.taken()
-        if found is None:
+        if found is None or found.plan.schedule is None or found.key not in self.numbers:
             return
-        key, binding, plan = found
-        if plan.schedule is not None and key in self.numbers:
-            part = self._parts[key[0]]
-            self.numbers[key] = part.add(plan.schedule)
-            self._planned[key] = (binding, part.cost(self.numbers[key], binding))
-            self._chosen.clear()
+        key, part = found.key, self._parts[found.key[0]]
+        number = part.add(found.plan.schedule, found.code)
+        self._chosen.clear()
+        if not found.is_ahead:
+            self.numbers[key] = number
+            self._planned[key] = (found.binding, part.cost(number, found.binding))
 
     def wait(self) -> None:
         """Wait until no background search runs; the next step uses the result."""
@@ -310,11 +365,38 @@ class StepPlans:
             f"the step is planned anew for larger inputs{part.sizes.in_words(binding)}",
             ReplannedWarning,
         )
+        quick = None if in_lines else self._found_quickly(key, binding)
+        if quick is not None:
+            self._search_better(key, binding)
+            return quick
         self._replan()
         found = self._fitting(key, binding)
         if found is None and in_lines:
             return self._late(key, binding)
         return self.numbers[key] if found is None else found
+
+    def _found_quickly(self, key: Key, binding: Binding) -> int | None:
+        """A schedule at these sizes that a step can wait for; ``None`` where the search finds none.
+
+        Nothing is measured: bytes are evaluated, as for all longer sizes.
+        """
+        [record] = [record for record in self.records if key in record.keys]
+        part, budget = self._parts[key[0]], self.budget_bytes
+        assert budget is not None
+        if self._options.planner != "auto":
+            return None
+        held, outside = bytes_between_halves(record, part, binding)
+        workload = part.workload(self.resident_bytes + held, outside, binding)
+        plan = try_plan(workload, max(1, budget), "auto", effort=_QUICK_EFFORT)
+        if plan.schedule is None:
+            return None
+        number = part.add(plan.schedule)
+        cost = part.cost(number, binding)
+        if not self._fits(key, binding, cost):
+            return None
+        self.plan = plan
+        self.numbers[key], self._planned[key] = number, (binding, cost)
+        return number
 
     def _follow(self, key: Key, binding: Binding) -> None:
         """Take this call, and the other calls of its steps in proportion, as the largest."""
@@ -424,10 +506,14 @@ class StepPlans:
             f"{name} does not fit {format_bytes(self.budget_bytes)}"
             + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
             plan=plan,
-            hint=(f"budget={least}, " if least else "give more, ")
+            hint=(f"budget={least}{self._unmeasured()}, " if least else "give more, ")
             + ("a smaller optimizer state, or " if self._options.optimizer else "")
             + "a smaller batch",
         )
+
+    def _unmeasured(self) -> str:
+        """What comes to a least budget that is named before any step of the loop has run."""
+        return "" if self.records else " and what the loop takes besides, as its loss"
 
     def _plan_steps(self) -> None:
         """Divide the budget anew, for all steps seen."""

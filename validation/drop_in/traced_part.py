@@ -234,15 +234,19 @@ class TracedPart:
 
     # -- as code ----------------------------------------------------------------------------------
 
-    def add(self, schedule: Schedule) -> int:
+    def code_of(self, schedule: Schedule) -> tuple[Halves, Any]:
+        """The code of `schedule`, for `add`; may be made in another thread. O(runs)."""
+        halves = emit(self._code, [int(run) for run in schedule.bind(self.graph)])
+        return halves, numbers_of(halves.sizes, self.sizes.names)
+
+    def add(self, schedule: Schedule, code: tuple[Halves, Any] | None = None) -> int:
         """Add `schedule`, by which calls can run from now on; returns its number."""
         for number, known in enumerate(self.schedules):
             if known == schedule:
                 return number
-        runs = [int(run) for run in schedule.bind(self.graph)]
-        halves = emit(self._code, runs)
+        halves, numbers = code or self.code_of(schedule)
         self._halves.append(halves)
-        self._numbers.append(numbers_of(halves.sizes, self.sizes.names))
+        self._numbers.append(numbers)
         self.schedules.append(schedule)
         return len(self.schedules) - 1
 

@@ -58,6 +58,8 @@ class Recorded:
     foreign
         Tensors to which the step gives a gradient, and that are neither inputs nor parameters of a
         module, with the places where they were found.
+    trains
+        Whether anything gets a gradient.
     """
 
     reach: Reach
@@ -72,6 +74,7 @@ class Recorded:
     written: tuple[Tensor, ...] = ()
     moved: tuple[Tensor, ...] = ()
     foreign: tuple[tuple[str, Tensor], ...] = ()
+    trains: bool = True
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -342,6 +345,7 @@ class _Recorder:
             warm=warm,
             written=tuple(tensor for tensor, _ in undo.written.values()),
             moved=tuple(moved),
+            trains=bool(trained),
             foreign=tuple(
                 (path, tensor)
                 for path, tensor in around.tensors.items()

@@ -330,7 +330,10 @@ class StateWalk:
             return  # loggers, locks, contexts of decorators
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and not isinstance(value, type):
-            self._names(path, attributes, ".{}", self.wanted, owner=value)
+            wanted = self.wanted
+            if root == "torch" and hasattr(type(value), "__enter__"):
+                wanted = self._wanted_of_context
+            self._names(path, attributes, ".{}", wanted, owner=value)
         slots = [
             name
             for kind in type(value).__mro__
@@ -344,6 +347,14 @@ class StateWalk:
         if isinstance(value, Mapping | list | tuple) and not isinstance(attributes, dict):
             return
         self._classes_of(path, value)
+
+    def _wanted_of_context(self, key: Any) -> bool:
+        """What a step reads of a context of torch, as of autocast around a forward.
+
+        What was before it is entered, it notes itself, for its exit.
+        """
+        is_note = isinstance(key, str) and key.startswith("prev")
+        return not is_note and (self.wanted is None or self.wanted(key))
 
     def _array(self, path: str, array: np.ndarray[Any, Any]) -> None:
         if array.dtype.hasobject or array.nbytes > _MOST_ARRAY_BYTES:

@@ -107,6 +107,7 @@ def export_joint(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_exporting(mode))
+        stack.enter_context(_draws_kept())
         stack.enter_context(_backward_as_it_runs())
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph_module: torch.fx.GraphModule = joint.graph_module
@@ -220,6 +221,18 @@ def _exporting(mode: FakeTensorMode) -> Iterator[None]:
         torch.fx.traceback.preserve_node_meta(),
     ):
         warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _draws_kept() -> Iterator[None]:
+    """Keep random ops whose numbers nothing reads: they leave the generator elsewhere.
+
+    Tracing drops them unless it is told that inductor draws the numbers of eager mode.
+    """
+    from torch._inductor import config
+
+    with config.patch(fallback_random=True):
         yield
 
 
@@ -609,6 +622,7 @@ def compiled_in_halves(
     by_strides = torch._functorch.config.patch(guess_tangent_strides_as_outputs=True)
     with (
         _quiet_loggers(),
+        _draws_kept(),
         eager_kernels(examples),
         true_layouts(),
         by_strides,

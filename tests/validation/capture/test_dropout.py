@@ -7,6 +7,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.capture.dropout import dropout_by_factor, eager_factor  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -38,3 +41,56 @@ def test_the_traced_op_does_differ_for_some_probability():
     assert eager_factor(0.15, torch.float32) is not None
     assert eager_factor(0.5, torch.float32) is None
     assert eager_factor(0.0, torch.float32) is None
+
+
+class DrawsForNothing(nn.Module):
+    """Draws numbers that nothing reads, among those that its layers draw."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.2)) for _ in range(3)
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            nn.functional.dropout(x, 0.3)
+            torch.rand(3)
+        return x
+
+
+@pytest.mark.parametrize("way", ["op", "backend", pytest.param("in place", marks=pytest.mark.slow)])
+def test_numbers_that_nothing_reads_are_drawn(way):
+    """The generator stands where the plain step leaves it, and the next step draws the same."""
+
+    def trained(way):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model, x = DrawsForNothing(), torch.randn(64, 16)
+
+        def loss(output):
+            return output.square().mean()
+
+        def step(x):
+            return loss(model(x))
+
+        if way == "op":
+            step = schedsim.rematerialize(model, x, "100%", loss, level="op", effort=0.1)
+        elif way == "in place":
+            schedsim.rematerialize(model, x, "80%", in_place=True, effort=0.1)
+        elif way == "backend":
+            compiled = torch.compile(model, backend="schedsim", options={"budget": "80%"})
+
+            def step(x):
+                return loss(compiled(x))
+
+        torch.manual_seed(1)
+        left = []
+        for _ in range(2):
+            value = step(x)
+            value.backward()
+            left += [value.detach(), torch.get_rng_state()]
+        return [*left, *(p.grad for p in model.parameters())]
+
+    assert all(map(torch.equal, trained("plain"), trained(way)))

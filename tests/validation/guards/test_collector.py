@@ -49,5 +49,6 @@ def test_steps_are_planned_once_while_collections_are_counted(level, watched_col
         plan = module.plan
         for _ in range(3):
             module(x, target).backward()
+            model.zero_grad()
     assert collections < COLLECTIONS
     assert module.plans == [plan]
