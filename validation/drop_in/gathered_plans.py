@@ -22,8 +22,8 @@ from .gathered_calls import (
     least_of,
     most_of,
 )
-from .line_calls import least_budget, store_all_peak
-from .part_line import CallInLine, LinePlan, PartCost, divide, peak_of
+from .ordered_line import least_budget, plain_line
+from .part_line import CallInLine, LinePlan, PartCost, peak_of
 from .step_record import Key
 from .traced_part import TracedPart
 
@@ -169,7 +169,7 @@ class GatheredPlans:
         if not lines:
             return
         if self.budget_bytes is None or isinstance(self._options.budget, str):
-            most = max(store_all_peak(self._line(step, {})) for step in lines)
+            most = max(plain_line(self._line(step, {})).store_all_peak() for step in lines)
             self.budget_bytes = budget_in_bytes(self._options.budget, most, [])
         chosen: dict[Key, PartCost] = {}
         for step in reversed(lines):
@@ -185,14 +185,14 @@ class GatheredPlans:
 
     def _divided(self, step: _StepReadings, allowed: Mapping[Key, int]) -> LinePlan:
         assert self.budget_bytes is not None
-        calls = self._line(step, allowed)
-        found = divide(calls, self.budget_bytes)
+        line = plain_line(self._line(step, allowed))
+        found = line.divide(self.budget_bytes)
         if found is not None:
             return found
-        least, budget = least_budget(calls, self.budget_bytes), format_bytes(self.budget_bytes)
+        least, budget = least_budget(line, self.budget_bytes), format_bytes(self.budget_bytes)
         assert self.plan is not None
         raise InfeasibleBudgetError(
-            f"a step of {len(calls)} parts does not fit {budget}: the least found is "
+            f"a step of {len(line.calls)} parts does not fit {budget}: the least found is "
             f"{format_bytes(least)}",
             plan=replace(self.plan, budget_bytes=self.budget_bytes, least=LeastBudget(least)),
             hint=f"budget={least}, or a smaller batch",

@@ -7,6 +7,7 @@ does not depend on the schedules, and each rank follows a plan of its own.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from ..dry_cuda import has_values
+from ..guards.plan_variants import PlainStepWarning
 from ..measure import storage_bytes
 from ..measure.cuda import requested_bytes
 from ..ranks import Ranks
@@ -37,7 +39,7 @@ from .outside_code import OutsideMeter, outside_meter
 from .part_sizes import Binding
 from .session import PartCall, Session
 from .sharded_state import Passing, ShardedState
-from .step_record import Key
+from .step_record import Key, last_first, order_of
 from .traced_part import TracedPart
 
 
@@ -167,7 +169,7 @@ class GatheredSession(Session):
         number = self._gathered.number_for(key)
         kept = part.cost(number).kept_bytes
         self._calls.append(PartCall(key, part, (), number, kept, self._shared(arguments)))
-        self._mark_at("forward", len(self._calls) - 1)
+        self._mark("forward", len(self._calls) - 1)
         return number
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
@@ -183,12 +185,12 @@ class GatheredSession(Session):
 
     def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` is about to run."""
-        self._mark_at("backward", self._number_of(header))
+        self._mark("backward", self._number_of(header))
 
     def backward_ends(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` has run."""
         number = self._number_of(header)
-        self._mark_at("after backward", number)
+        self._mark("after backward", number)
         if number < 0:
             return
         self._calls[number].is_done = True
@@ -197,19 +199,7 @@ class GatheredSession(Session):
             when_backward_ends(self._ends)
 
     def _ends(self) -> None:
-        self._mark_at("end", -1)
-
-    def _mark(self, what: str) -> None:
-        self._mark_at(what, len(self._calls) - 1)
-
-    def _mark_at(self, what: str, number: int) -> None:
-        if self._meter is not None:
-            self._meter.mark()
-            self._marks.append((what, number))
-
-    def _number_of(self, header: torch.Tensor) -> int:
-        places = [call.place for call in self._calls]
-        return places.index(header.data_ptr()) if header.data_ptr() in places else -1
+        self._mark("end", -1)
 
     def _read_step(self) -> None:
         meter, calls = self._meter, self._calls
@@ -220,6 +210,9 @@ class GatheredSession(Session):
         whole = len(stretches) == len(self._marks) + 1
         if not whole or len(set(self._marks)) < len(self._marks):
             return  # some backward ran twice
+        if order_of(self._marks) != last_first(len(calls)):
+            self._say_other_order()
+            return
         costs = [call.part.cost(call.number) for call in calls]
         levels = levels_of(calls, costs, self._marks, stretches)
         if levels is None:
@@ -234,6 +227,15 @@ class GatheredSession(Session):
                 self._passing.num_bytes,
             )
         )
+
+    def _say_other_order(self) -> None:
+        line = (
+            "backwards of sharded blocks ran in another order than from the last block to the "
+            "first: such steps run by the schedules that keep least, and may exceed the budget"
+        )
+        if line not in self.check_note:
+            self.note(line)
+            warnings.warn(line, PlainStepWarning, stacklevel=2)
 
     @property
     def is_learning(self) -> bool:

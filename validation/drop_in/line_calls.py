@@ -1,12 +1,11 @@
-"""The calls of a step of several parts as a line, and the budgets that the line fits."""
+"""The calls of a step of several parts, and the bytes of the code around each of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
-from .part_line import CallInLine, PartCost, divide
+from .part_line import CallInLine, PartCost
 from .part_sizes import Binding
 from .step_record import StepRecord, scaled_bytes
 from .traced_part import TracedPart
@@ -20,25 +19,22 @@ class AroundCall(NamedTuple):
     shared
         Bytes of inputs that are outputs of earlier calls, and are counted there.
     before
-        Bytes resident when the forward of the call begins: the step's, and what earlier code holds.
+        Bytes resident when the forward of the call begins: the step's, what earlier code holds, and
+        gradients that earlier backwards have left.
     between
-        Most bytes that the code after the forward takes until the next part begins; after the last
-        call, until the first backward.
-    later
-        Bytes that later backwards leave before this backward begins, such as gradients.
-    at_end
-        Bytes that the code after the last forward still holds when backward begins.
-    behind
-        Most bytes of the code after this backward until the next part's, with what backward has
-        left by then, its gradients of inputs among them.
+        Most bytes that the code after the forward takes until the next half begins.
+    backward_before
+        Bytes resident when its backward begins, beside what calls keep.
+    after
+        Most bytes of the code after this backward until the next half, beside what calls keep, with
+        the gradients that backward has left by then, those of inputs among them.
     """
 
     shared: int
     before: int
     between: int
-    later: int
-    at_end: int
-    behind: int = 0
+    backward_before: int
+    after: int
 
 
 def bytes_around_calls(
@@ -54,40 +50,84 @@ def bytes_around_calls(
     parts, sizes
         For each call: its part, and the values of the part's open sizes.
     """
+    return _Walk(record, parts, sizes, resident_bytes).around()
 
-    def scaled(num_bytes: int, i: int) -> int:
-        measured = parts[i].output_bytes(record.bindings[i])
-        return scaled_bytes(num_bytes, measured, parts[i].output_bytes(sizes[i]))
 
-    later = [0] * (len(parts) + 1)
-    for i in reversed(range(len(parts))):
-        left = scaled(record.after_backward[i].left, i) if i else 0
-        later[i] = later[i + 1] + parts[i].gradient_bytes + left
-    end = len(parts) - 1
-    given = parts[end].given_bytes(sizes[end])
-    at_end = max(0, scaled(record.after_forward[-1].left, end) - given)
-    shared = [_shared_bytes(record, i, part, sizes[i]) for i, part in enumerate(parts)]
-    # What the step is given is there in every call; the first call reads it.
-    # So is what the code before the first call has kept; its own most stands with the first call.
-    left, most_before = scaled(record.before.left, 0), scaled(record.before.most, 0)
-    before, found = resident_bytes + shared[0] + left, []
-    for i, part in enumerate(parts):
-        most = scaled(record.after_forward[i].most, i)
-        behind = scaled(record.after_backward[i].most, i) + part.input_gradient_bytes(sizes[i])
-        found.append(
+class _Walk:
+    """The halves of a step one after another, and what the code around them holds."""
+
+    def __init__(
+        self,
+        record: StepRecord,
+        parts: Sequence[TracedPart],
+        sizes: Sequence[Binding],
+        resident_bytes: int,
+    ) -> None:
+        self.record, self.parts, self.sizes = record, parts, sizes
+        self.shared = [_shared_bytes(record, i, part, sizes[i]) for i, part in enumerate(parts)]
+        # What the step is given is there in every call; the first call reads it. So is what the
+        # code before the first call has kept; its own most stands with the first call.
+        left, most = (self._scaled(n, 0) for n in (record.before.left, record.before.most))
+        self.base = resident_bytes + self.shared[0] + left
+        self.most_before = self.base + most - left
+        self.made = 0  # gradients, and what the code after backwards has left
+        self.held: dict[int, int] = {}  # call -> what the code after its forward holds for it
+        self.trained: set[int] = set()
+
+    def around(self) -> list[AroundCall]:
+        order = self.record.halves
+        last = max(order)
+        before, between = [0] * len(self.parts), [0] * len(self.parts)
+        backward_before, after = list(before), list(before)
+        at_end = 0
+        for half, following in zip(order, (*order[1:], order[-1]), strict=True):
+            if half >= 0:
+                i = half
+                before[i] = self.base + self.made + sum(self.held.values())
+                given = self._given(following)
+                stretch = self.record.after_forward[i]
+                between[i] = max(0, self._scaled(stretch.most, i) - given) + given
+                left = max(0, self._scaled(stretch.left, i) - given)
+                if i == last:
+                    at_end = left
+                else:
+                    self.held[i] = left
+            else:
+                i = ~half
+                self.held.pop(i, None)
+                backward_before[i] = self.base + self.made + sum(self.held.values())
+                self._train(i)
+                stretch = self.record.after_backward[i]
+                behind = self._scaled(stretch.most, i)
+                behind += self.parts[i].input_gradient_bytes(self.sizes[i])
+                after[i] = self.base + self.made + sum(self.held.values()) + behind
+                self.made += self._scaled(stretch.left, i)
+        after[0] = max(after[0], self.most_before)
+        return [
             AroundCall(
-                shared=shared[i],
-                before=before,
-                between=max(0, most - given) + given if i == end else max(0, most),
-                later=later[i + 1],
-                at_end=at_end,
-                behind=max(
-                    behind + later[i + 1] + part.gradient_bytes, 0 if i else most_before - left
-                ),
+                self.shared[i],
+                before[i],
+                between[i],
+                backward_before[i] + at_end,
+                after[i] + at_end,
             )
-        )
-        before += scaled(record.after_forward[i].left, i)
-    return found
+            for i in range(len(self.parts))
+        ]
+
+    def _train(self, i: int) -> None:
+        """Count the gradients that call i makes, if no other has made them."""
+        key = self.record.trained[i] if self.record.trained else i
+        if key not in self.trained:
+            self.made += self.parts[i].gradient_bytes
+            self.trained.add(key)
+
+    def _given(self, half: int) -> int:
+        """Bytes of the gradients that `half` is given, if it is a backward."""
+        return 0 if half >= 0 else self.parts[~half].given_bytes(self.sizes[~half])
+
+    def _scaled(self, num_bytes: int, i: int) -> int:
+        measured = self.parts[i].output_bytes(self.record.bindings[i])
+        return scaled_bytes(num_bytes, measured, self.parts[i].output_bytes(self.sizes[i]))
 
 
 def _shared_bytes(record: StepRecord, i: int, part: TracedPart, size: Binding) -> int:
@@ -98,41 +138,4 @@ def _shared_bytes(record: StepRecord, i: int, part: TracedPart, size: Binding) -
 
 def call_in_line(choices: tuple[PartCost, ...], around: AroundCall) -> CallInLine:
     """A call that may take any of `choices`, with the bytes around it."""
-    return CallInLine(
-        choices,
-        around.shared,
-        around.before,
-        around.between,
-        around.before + around.later + around.at_end,
-        around.before + around.behind + around.at_end,
-    )
-
-
-def store_all_peak(calls: Sequence[CallInLine]) -> int:
-    """The peak of the step in which every call takes its first choice, which is store-all."""
-    every = divide([replace(call, choices=call.choices[:1]) for call in calls], 2**62)
-    return every.peak_bytes if every is not None else 0
-
-
-def least_budget(calls: Sequence[CallInLine], too_little: int) -> int:
-    """A budget that `calls` fit, above the least one by at most 1 % of `too_little`.
-
-    Parameters
-    ----------
-    too_little
-        A positive budget that the calls do not fit.
-
-    Notes
-    -----
-    O(log(least / too_little)) divisions of the line.
-    """
-    step, low, high = too_little // 100, too_little, 2 * too_little
-    while divide(calls, high) is None:
-        high *= 2
-    while high - low > max(step, 1):
-        middle = (low + high) // 2
-        if divide(calls, middle) is None:
-            low = middle
-        else:
-            high = middle
-    return high
+    return CallInLine(choices, *around)

@@ -57,15 +57,23 @@ class CallInLine:
     backward_before_bytes: int
     after_bytes: int = 0
 
-    def peak_bytes(self, kept_bytes: int, cost: PartCost) -> int:
-        """Most bytes during the call and the code after it, if earlier calls keep `kept_bytes`."""
-        own = kept_bytes - self.shared_bytes
+    def forward_peak(self, kept_bytes: int, cost: PartCost) -> int:
+        """Most bytes during the forward and the code after it, if others keep `kept_bytes`."""
         return max(
-            self.before_bytes + own + cost.forward_bytes,
+            self.before_bytes + kept_bytes - self.shared_bytes + cost.forward_bytes,
             self.before_bytes + kept_bytes + cost.kept_bytes + self.between_bytes,
-            self.backward_before_bytes + own + cost.backward_bytes,
+        )
+
+    def backward_peak(self, kept_bytes: int, cost: PartCost) -> int:
+        """Most bytes during the backward and the code after it, if others keep `kept_bytes`."""
+        return max(
+            self.backward_before_bytes + kept_bytes - self.shared_bytes + cost.backward_bytes,
             kept_bytes + self.after_bytes,
         )
+
+    def peak_bytes(self, kept_bytes: int, cost: PartCost) -> int:
+        """Most bytes during both, where the same calls keep bytes in both."""
+        return max(self.forward_peak(kept_bytes, cost), self.backward_peak(kept_bytes, cost))
 
 
 class LinePlan(NamedTuple):

@@ -30,7 +30,7 @@ from .held_state import HeldState, may_record
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .part_sizes import Binding
 from .step_plans import StepPlans
-from .step_record import NOTHING, Key, StepRecord
+from .step_record import NOTHING, Key, StepRecord, order_of
 from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
@@ -50,6 +50,8 @@ class PartCall:
         Predicted bytes that the call saves, with its outputs.
     shared_bytes
         Bytes of inputs that are outputs of earlier calls.
+    trained
+        A number that calls share which train the same parameters.
     """
 
     key: Key
@@ -58,6 +60,7 @@ class PartCall:
     number: int
     kept_bytes: int
     shared_bytes: int
+    trained: int = 0
     header: StorageWeakRef | None = None
     place: int = 0
     outputs: tuple[int, ...] = ()
@@ -197,7 +200,7 @@ class Session:
         self._free_forgotten()
         if not any(call.is_open for call in self._calls):
             self._begin_step(part, arguments, binding)
-        self._mark("forward")
+        self._mark("forward", len(self._calls))
         key = (index, sum(call.part is part and call.is_open for call in self._calls))
         earlier = [call for call in self._calls if call.is_open]
         # What the step is given is there in every call, and the first one reads it.
@@ -208,7 +211,12 @@ class Session:
         number = self.plans.number_for(key, binding, self._held.total_bytes, kept)
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
-        self._calls.append(PartCall(key, part, binding, number, kept, self._shared(arguments)))
+        call = PartCall(key, part, binding, number, kept, self._shared(arguments))
+        if self._meter is not None:
+            fixed = (arguments[i] for i in part.fixed_positions)
+            places = [t.data_ptr() for t in fixed if isinstance(t, torch.Tensor)]
+            call.trained = hash((index, *places))
+        self._calls.append(call)
         return number
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
@@ -234,20 +242,29 @@ class Session:
         call.header = weakly(header)
         call.place = header.data_ptr()
         call.outputs = tuple(t.untyped_storage().data_ptr() for t in outputs)
-        self._mark("after forward")
+        self._mark("after forward", len(self._calls) - 1)
 
     def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` is about to run."""
-        self._mark("backward")
+        self._mark("backward", self._number_of(header))
         if self._meter is not None:
-            when_backward_ends(lambda: self._mark("backward is over"))
+            when_backward_ends(lambda: self._mark("backward is over", -1))
 
     def backward_ends(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` has run."""
-        self._mark("after backward")
-        for call in self._calls:
-            if call.place == header.data_ptr():
-                call.is_done = True
+        number = self._number_of(header)
+        self._mark("after backward", number)
+        if number >= 0:
+            self._calls[number].is_done = True
+
+    def _number_of(self, header: torch.Tensor) -> int:
+        """The number of the call that has saved `header`; -1 if it is of no call of this step.
+
+        Calls that are done may have had theirs in the same place.
+        """
+        place = header.data_ptr()
+        found = [i for i, call in enumerate(self._calls) if call.place == place]
+        return next((i for i in reversed(found) if not self._calls[i].is_done), -1)
 
     def _free_forgotten(self) -> None:
         """Run the cycle collector if an earlier call stays open although a later one is done.
@@ -336,10 +353,11 @@ class Session:
             self.note(line)
             warnings.warn(line, PlainStepWarning, stacklevel=2)
 
-    def _mark(self, what: str) -> None:
+    def _mark(self, what: str, number: int) -> None:
+        """Note what is about to run: a half of call `number`, or the code after it."""
         if self._meter is not None:
             self._meter.mark()
-            self._marks.append((what, len(self._calls) - 1))
+            self._marks.append((what, number))
 
     def _stop_measuring(self) -> None:
         if self._meter is not None:
@@ -370,29 +388,33 @@ class Session:
         stretches, self._meter = self._meter.stop(), None
         if self._is_spoiled:
             return
-        after: dict[str, list[OutsideBytes]] = {"after forward": [], "after backward": []}
+        after: dict[str, dict[int, OutsideBytes]] = {"after forward": {}, "after backward": {}}
         if len(stretches) != len(self._marks) + 1:  # backward did not run exactly once
             self._is_missing = True
             return
-        for (what, _), stretch in zip(self._marks, stretches[1:], strict=True):
+        for (what, number), stretch in zip(self._marks, stretches[1:], strict=True):
             if what in after:
-                after[what].append(stretch)
+                after[what][number] = stretch
         if self._begins_early:
             # On a CUDA device what is left there is resident, and what the first part reads is its
             # input anyhow.
             is_resident = self._calls[0].part.device == "cuda"
             left = 0 if is_resident else max(0, stretches[0].left - self._made_before)
             self._front = OutsideBytes(stretches[0].most, left)
+        every = range(len(self._calls))
+        if any(sorted(rows) != list(every) for rows in after.values()):
+            return
         record = StepRecord(
             tuple(call.key for call in self._calls),
             tuple(call.binding for call in self._calls),
             tuple(call.shared_bytes for call in self._calls),
-            tuple(after["after forward"]),
-            tuple(reversed(after["after backward"])),
+            tuple(after["after forward"][i] for i in every),
+            tuple(after["after backward"][i] for i in every),
             self._front,
+            order_of(self._marks),
+            tuple(call.trained for call in self._calls),
         )
-        if len(record.after_backward) == len(self._calls):
-            self.plans.learn(record)
+        self.plans.learn(record)
 
     # -- for people -------------------------------------------------------------------------------
 

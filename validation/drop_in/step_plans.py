@@ -21,8 +21,9 @@ from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..step_budget import budget_in_bytes
 from .background_search import BackgroundSearch
 from .drop_in_options import DropInOptions
-from .line_calls import bytes_around_calls, call_in_line, least_budget, store_all_peak
-from .part_line import CallInLine, LinePlan, PartCost, divide
+from .line_calls import bytes_around_calls, call_in_line
+from .ordered_line import OrderedLine, least_budget
+from .part_line import LinePlan, PartCost
 from .part_sizes import Binding
 from .step_record import (
     Key,
@@ -148,10 +149,10 @@ class StepPlans:
 
     def learn(self, record: StepRecord) -> None:
         """Take in the measurements of a step."""
-        same = [known for known in self.records if known.keys == record.keys]
+        same = [known for known in self.records if known.is_like(record)]
         if same and self._output_bytes(same[0]) > self._output_bytes(record):
             return
-        self.records = [known for known in self.records if known.keys != record.keys] + [record]
+        self.records = [known for known in self.records if not known.is_like(record)] + [record]
         self._chosen.clear()
 
     def forget(self, index: int) -> None:
@@ -612,21 +613,21 @@ class StepPlans:
 
     def _divided(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan | None:
         """Plan as `_plan_line` does, with only the schedules that are known."""
-        calls = self._calls_in_line(record, chosen, None)
-        return divide(calls, self._line_budget(calls))
+        line = self._line(record, chosen, None)
+        return line.divide(self._line_budget(line))
 
     def _plan_line(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan:
         """The choices for a step of several parts; those `chosen` already keep no more."""
         for index in {index for index, _ in record.keys}:
             self._measure(self._parts[index], self._largest[index])
         for share in (1.0, 0.6, 0.35):
-            calls = self._calls_in_line(record, chosen, share)
-            budget = self._line_budget(calls)
-            found = divide(calls, budget)
+            line = self._line(record, chosen, share)
+            budget = self._line_budget(line)
+            found = line.divide(budget)
             if found is not None:
                 return found
         assert self.plan is not None
-        least = least_budget(calls, budget)
+        least = least_budget(line, budget)
         raise InfeasibleBudgetError(
             f"a step of {len(record.keys)} parts does not fit {format_bytes(budget)}: "
             f"the least found is {format_bytes(least)}",
@@ -634,29 +635,32 @@ class StepPlans:
             hint=f"budget={least}, or a smaller batch",
         )
 
-    def _line_budget(self, calls: list[CallInLine]) -> int:
+    def _line_budget(self, line: OrderedLine) -> int:
         if self.budget_bytes is None or isinstance(self._options.budget, str):
-            most = store_all_peak(calls)
+            most = line.store_all_peak()
             self.budget_bytes = budget_in_bytes(self._options.budget, most, [])
         return self.budget_bytes
 
-    def _calls_in_line(
+    def _line(
         self, record: StepRecord, chosen: dict[Key, PartCost], share: float | None
-    ) -> list[CallInLine]:
+    ) -> OrderedLine:
         parts = [self._parts[index] for index, _ in record.keys]
         sizes = [self._largest[index] for index, _ in record.keys]
         around = bytes_around_calls(record, parts, sizes, self.resident_bytes)
+        resident: dict[int, int] = {}
+        for (index, _), it in zip(record.keys, around, strict=True):
+            resident[index] = max(it.backward_before, resident.get(index, 0))
         choices: dict[int, tuple[PartCost, ...]] = {}
         calls = []
         for i, key in enumerate(record.keys):
             if key[0] not in choices:
-                room = self._room() - around[i].before - around[i].later
+                room = self._room() - resident[key[0]]
                 choices[key[0]] = self._choices(parts[i], sizes[i], room, share)
             allowed = choices[key[0]]
             if key in chosen:
                 allowed = tuple(c for c in allowed if c.kept_bytes <= chosen[key].kept_bytes)
             calls.append(call_in_line(allowed, around[i]))
-        return calls
+        return OrderedLine(tuple(calls), record.halves, record.keys)
 
     def _room(self) -> int:
         if self.budget_bytes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .outside_code import OutsideBytes
@@ -32,6 +33,12 @@ class StepRecord:
         For each call, bytes of the code after its backward, up to the next part in backward.
     before
         Bytes of the code before the first call, beyond those of the first call's inputs.
+    order
+        The halves as they ran: `i` for the forward of call i, ``~i`` for its backward. Empty where
+        all forwards come first, and the backward of a later call before that of an earlier one.
+    trained
+        For each call, which parameters it trains: calls with the same number add to the same
+        gradients. Empty where each call trains its own.
     """
 
     keys: tuple[Key, ...]
@@ -40,6 +47,41 @@ class StepRecord:
     after_forward: tuple[OutsideBytes, ...]
     after_backward: tuple[OutsideBytes, ...]
     before: OutsideBytes = NOTHING
+    order: tuple[int, ...] = ()
+    trained: tuple[int, ...] = ()
+
+    @property
+    def halves(self) -> tuple[int, ...]:
+        """`order`, also where it is left out."""
+        return self.order or last_first(len(self.keys))
+
+    def is_like(self, other: StepRecord) -> bool:
+        """Whether the same calls ran, in the same order."""
+        return self.keys == other.keys and self.halves == other.halves
+
+
+def last_first(num_calls: int) -> tuple[int, ...]:
+    """The order of a step whose backward runs from its last call to its first.
+
+    Examples
+    --------
+    >>> last_first(2)
+    (0, 1, -2, -1)
+    """
+    return (*range(num_calls), *(~i for i in reversed(range(num_calls))))
+
+
+def order_of(marks: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+    """The order of the halves of calls, of what was about to begin and the number of its call.
+
+    Examples
+    --------
+    >>> order_of([("forward", 0), ("after forward", 0), ("backward", 0), ("after backward", 0)])
+    (0, -1)
+    """
+    return tuple(
+        n if what == "forward" else ~n for what, n in marks if what in ("forward", "backward")
+    )
 
 
 def scaled_bytes(num_bytes: int, measured: int, now: int) -> int:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import product
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from part_sizes_by_hand import PartByHand
 from schedsim.validation.drop_in.line_calls import (
     AroundCall,
     bytes_around_calls,
     call_in_line,
-    least_budget,
-    store_all_peak,
 )
 from schedsim.validation.drop_in.outside_code import OutsideBytes
-from schedsim.validation.drop_in.part_line import PartCost, divide, peak_of
+from schedsim.validation.drop_in.part_line import PartCost
 from schedsim.validation.drop_in.step_record import StepRecord
-from tiers import examples
 
 FIRST = PartByHand(output=4, given=0, inputs=2, gradient_bytes=30)
 LAST = PartByHand(output=2, given=1, inputs=4, gradient_bytes=50, input_gradients=4)
@@ -39,56 +34,44 @@ def test_what_two_calls_find_around_them():
     first, last = bytes_around_calls(RECORD, (FIRST, LAST), ((10,), (10,)), 1000)
     # The last call's gradients and what its backward leaves are there before the first's backward.
     # The step's input is there in both calls, and the first one reads it.
-    assert first == AroundCall(20, before=1020, between=16, later=53, at_end=5, behind=92)
+    assert first == AroundCall(20, before=1020, between=16, backward_before=1078, after=1117)
     # Its input is 40 bytes, so that no more of it is shared; the gradients given are 10 bytes.
-    assert last == AroundCall(40, before=1026, between=40, later=0, at_end=5, behind=101)
+    assert last == AroundCall(40, before=1026, between=40, backward_before=1031, after=1132)
 
 
 def test_code_around_larger_calls_takes_more():
     """Twice the sizes, twice what the code takes, the gradients of parameters apart."""
     first, last = bytes_around_calls(RECORD, (FIRST, LAST), ((20,), (20,)), 1000)
-    assert first == AroundCall(40, before=1040, between=32, later=56, at_end=10, behind=104)
-    assert last == AroundCall(80, before=1052, between=80, later=0, at_end=10, behind=152)
+    assert first == AroundCall(40, before=1040, between=32, backward_before=1106, after=1154)
+    assert last == AroundCall(80, before=1052, between=80, backward_before=1062, after=1214)
 
 
 def test_a_call_in_its_place():
     """Its backward begins beside what later ones left and what the code at the end holds."""
     cost = PartCost(0, 8, 9, 10, 1.0)
-    around = AroundCall(shared=2, before=100, between=7, later=20, at_end=3, behind=4)
+    around = AroundCall(shared=2, before=100, between=7, backward_before=123, after=107)
     call = call_in_line((cost,), around)
-    assert call.peak_bytes(5, cost) == max(100 + 3 + 9, 100 + 5 + 8 + 7, 123 + 3 + 10, 103 + 5 + 4)
-    call = call_in_line((cost,), around._replace(behind=70))
-    assert call.peak_bytes(5, cost) == 103 + 5 + 70
+    assert call.peak_bytes(5, cost) == max(100 + 3 + 9, 100 + 5 + 8 + 7, 123 + 3 + 10, 107 + 5)
+    call = call_in_line((cost,), around._replace(after=173))
+    assert call.peak_bytes(5, cost) == 173 + 5
 
 
-small = st.integers(0, 30)
+def test_micro_batches_that_run_first_in_first_out():
+    """At the first backward all that the other call holds is there; gradients are made once."""
+    record = replace(RECORD, keys=((0, 0), (0, 1)), order=(0, 1, ~0, ~1), trained=(7, 7))
+    first, last = bytes_around_calls(record, (FIRST, FIRST), ((10,), (10,)), 1000)
+    # What the code after the first forward holds, 6 bytes, goes with the first backward.
+    assert (first.before, last.before) == (1020, 1026)
+    # No gradient is given, so that 15 bytes are held at the end.
+    assert first.backward_before == 1020 + 15
+    assert first.after == 1020 + 15 + 30 + 9
+    assert last.backward_before == 1020 + 15 + 30 + 7
+    assert last.after == 1020 + 15 + 30 + 7 + 11
 
 
-@st.composite
-def calls(draw):
-    """Two or three calls; the first choice of each stores all."""
-    made = []
-    for _ in range(draw(st.integers(2, 3))):
-        choices = [PartCost(n, draw(small), draw(small), draw(small), 1.0 + n) for n in range(3)]
-        made.append(call_in_line(tuple(choices), AroundCall(0, *(draw(small) for _ in range(4)))))
-    return made
-
-
-@given(calls(), st.integers(1, 3))
-@settings(max_examples=examples(40), deadline=None)
-def test_the_least_budget_is_the_least_peak_of_all_choices(line, too_little):
-    """Within 1 % of the budget that was too little: here, to the byte."""
-    peaks = [peak_of(line, costs) for costs in product(*(call.choices for call in line))]
-    assert store_all_peak(line) == peaks[0]
-    if min(peaks) > too_little:
-        assert divide(line, too_little) is None
-        assert least_budget(line, too_little) == min(peaks)
-
-
-def test_the_least_budget_of_large_steps_is_found_to_a_hundredth():
-    """A few divisions of the line: it is a hint, and accepted when typed in."""
-    cost = PartCost(0, 0, 10**12 + 7, 0, 1.0)
-    line = [call_in_line((cost,), AroundCall(0, 0, 0, 0, 0))]
-    least = least_budget(line, 10**11)
-    assert 10**12 + 7 <= least <= 10**12 + 7 + 10**9
-    assert divide(line, least) is not None
+def test_calls_that_take_turns():
+    """Each forward finds the gradients of earlier backwards."""
+    record = replace(RECORD, keys=((0, 0), (0, 0)), order=(0, ~0, 1, ~1), trained=(7, 8))
+    _, last = bytes_around_calls(record, (FIRST, FIRST), ((10,), (10,)), 1000)
+    assert last.before == 1020 + 30 + 7
+    assert last.backward_before == 1020 + 30 + 7 + 15

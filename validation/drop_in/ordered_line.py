@@ -1,0 +1,163 @@
+"""A line of calls whose halves run in any order: their schedules, within one budget.
+
+A step may run its backwards in another order than from the last call to the first: micro-batches of
+a pipeline run first in, first out, or forwards and backwards in turn. What other calls keep during
+a half follows from the order. The programme over the line (`divide`) knows one order, in which a
+call depends on the calls before it alone. So it takes the calls in the reverse order of their
+backwards; its choices are replayed in the true order, and its budget is moved until they fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from .part_line import CallInLine, LinePlan, PartCost, divide, peak_of
+from .step_record import last_first
+
+_ATTEMPTS = 12
+
+
+@dataclass(frozen=True)
+class OrderedLine:
+    """Calls of parts, and the order in which their halves run.
+
+    Attributes
+    ----------
+    calls
+        The calls, in the order of their forwards.
+    order
+        The halves: `i` for the forward of call i, ``~i`` for its backward.
+    keys
+        For each call, what its schedule is found by: calls with one key run by one schedule.
+    """
+
+    calls: tuple[CallInLine, ...]
+    order: tuple[int, ...]
+    keys: tuple[Hashable, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether backward runs from the last call to the first, each by its own schedule."""
+        each = len(set(self.keys)) == len(self.keys)
+        return each and self.order == last_first(len(self.calls))
+
+    def peak_of(self, costs: Sequence[PartCost]) -> int:
+        """The peak of a step in which the calls have these costs.
+
+        Examples
+        --------
+        >>> much, little = PartCost(0, 8, 9, 10, 1.0), PartCost(1, 2, 9, 12, 1.5)
+        >>> calls = (CallInLine((much, little), 0, 0, 1, 0),) * 2
+        >>> OrderedLine(calls, (0, 1, -2, -1), (0, 1)).peak_of([little, much])
+        12
+        >>> OrderedLine(calls, (0, 1, -1, -2), (0, 1)).peak_of([little, much])
+        20
+        """
+        kept = most = 0
+        for half in self.order:
+            if half >= 0:
+                most = max(most, self.calls[half].forward_peak(kept, costs[half]))
+                kept += costs[half].kept_bytes
+            else:
+                kept -= costs[~half].kept_bytes
+                most = max(most, self.calls[~half].backward_peak(kept, costs[~half]))
+        return most
+
+    def divide(self, budget_bytes: int) -> LinePlan | None:
+        """The quickest choices found that stay within `budget_bytes`; ``None`` if none are found.
+
+        In the plain order the programme is exact. In another, a dozen budgets of the programme are
+        tried, and for each part the one schedule for all of its calls: a choice that fits is found
+        wherever one schedule a part fits.
+        """
+        if self.is_plain:
+            return divide(self.calls, budget_bytes)
+        best = self._within(self._alike(), budget_bytes)
+        low, high = 0, self._store_all_bytes()
+        asked = min(budget_bytes, high)
+        for _ in range(_ATTEMPTS):
+            costs = self._programme(asked)
+            fits = costs is not None and self.peak_of(costs) <= budget_bytes
+            if costs is not None and fits:
+                best = self._within([costs, *([best.costs] if best else [])], budget_bytes)
+            if costs is None or fits:
+                low = asked
+            else:
+                high = asked
+            if high - low <= max(1, budget_bytes // 500):
+                break
+            asked = (low + high) // 2
+        return best
+
+    def store_all_peak(self) -> int:
+        """The peak of the step in which every call takes its first choice, which is store-all."""
+        return self.peak_of([call.choices[0] for call in self.calls])
+
+    def _store_all_bytes(self) -> int:
+        """A budget within which the programme keeps all."""
+        return peak_of(self.calls, [call.choices[0] for call in self.calls])
+
+    def _programme(self, budget_bytes: int) -> tuple[PartCost, ...] | None:
+        last = [~half for half in reversed(self.order) if half < 0]
+        found = divide([self.calls[i] for i in last], budget_bytes)
+        if found is None:
+            return None
+        costs = dict(zip(last, found.costs, strict=True))
+        return self._unified([costs[i] for i in range(len(self.calls))])
+
+    def _unified(self, costs: Sequence[PartCost]) -> tuple[PartCost, ...]:
+        """`costs`, in which calls of one key take the cost that keeps least of theirs."""
+        least: dict[Hashable, PartCost] = {}
+        for key, cost in zip(self.keys, costs, strict=True):
+            known = least.setdefault(key, cost)
+            if (cost.kept_bytes, cost.time_s) < (known.kept_bytes, known.time_s):
+                least[key] = cost
+        return tuple(least[key] for key in self.keys)
+
+    def _alike(self) -> list[tuple[PartCost, ...]]:
+        """Choices in which all calls keep about as much, from their least to their most."""
+        ranked = [sorted(call.choices, key=lambda cost: cost.kept_bytes) for call in self.calls]
+        most = max(map(len, ranked))
+        rows = [[row[min(k, len(row) - 1)] for row in ranked] for k in range(most)]
+        return [self._unified(row) for row in rows]
+
+    def _within(
+        self, choices: Sequence[tuple[PartCost, ...]], budget_bytes: int
+    ) -> LinePlan | None:
+        """The quickest of `choices` that fits."""
+        found = [
+            LinePlan(costs, peak, sum(cost.time_s for cost in costs))
+            for costs in choices
+            if (peak := self.peak_of(costs)) <= budget_bytes
+        ]
+        return min(found, key=lambda plan: plan.time_s, default=None)
+
+
+def least_budget(line: OrderedLine, too_little: int) -> int:
+    """A budget that `line` fits, above the least one found by at most 1 % of `too_little`.
+
+    Parameters
+    ----------
+    too_little
+        A positive budget that the calls do not fit.
+
+    Notes
+    -----
+    O(log(least / too_little)) divisions of the line.
+    """
+    step, low, high = too_little // 100, too_little, 2 * too_little
+    while line.divide(high) is None:
+        high *= 2
+    while high - low > max(step, 1):
+        middle = (low + high) // 2
+        if line.divide(middle) is None:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def plain_line(calls: Sequence[CallInLine]) -> OrderedLine:
+    """`calls` whose backward runs from the last to the first."""
+    return OrderedLine(tuple(calls), last_first(len(calls)), tuple(range(len(calls))))
