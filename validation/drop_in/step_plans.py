@@ -50,6 +50,8 @@ _LONGER_SEARCHES = (4.0, 12.0)
 """Factors of effort by which a schedule is searched again where the first search finds none."""
 _QUICK_EFFORT = 0.03
 """Effort of a search that a step waits for, because its sizes came before their schedule."""
+_OTHER_SHARE = 7 / 8
+"""Share of the budget within which another schedule is searched, with which it is compared."""
 _AHEAD = (1.5, 1.25, 1.1)
 """Sizes, beside the largest seen, for which schedules are searched before such sizes come."""
 _LONGER_KEPT, _SLOW = 1.1, 1.01
@@ -338,9 +340,12 @@ class StepPlans:
     def _take_up(self) -> None:
         """Use the result of a background search from this step on."""
         found = self._search_beside.taken()
-        if found is None or found.plan.schedule is None or found.key not in self.numbers:
+        if found is None or found.key not in self.numbers:
             return
         key, part = found.key, self._parts[found.key[0]]
+        if found.plan.schedule is None:
+            self._look_ahead(key)  # not as far
+            return
         number = part.add(found.plan.schedule, found.code)
         self._chosen.clear()
         if not found.is_ahead:
@@ -379,7 +384,8 @@ class StepPlans:
     def _found_quickly(self, key: Key, binding: Binding) -> int | None:
         """A schedule at these sizes that a step can wait for; ``None`` where the search finds none.
 
-        Nothing is measured: bytes are evaluated, as for all longer sizes.
+        Nothing is measured: bytes are evaluated, as for all longer sizes. Where no known schedule
+        can be compared with it, another new one is searched.
         """
         [record] = [record for record in self.records if key in record.keys]
         part, budget = self._parts[key[0]], self.budget_bytes
@@ -395,9 +401,18 @@ class StepPlans:
         cost = part.cost(number, binding)
         if not self._fits(key, binding, cost):
             return None
+        if self._options.check != "never" and not self._has_others(part, number, binding):
+            other = try_plan(workload, int(_OTHER_SHARE * budget), "auto", effort=_QUICK_EFFORT)
+            if other.schedule is None or part.add(other.schedule) == number:
+                return None
         self.plan = plan
         self.numbers[key], self._planned[key] = number, (binding, cost)
         return number
+
+    def _has_others(self, part: TracedPart, number: int, binding: Binding) -> bool:
+        """Whether a schedule can be compared with another one at these sizes."""
+        others = {*self.within(part, binding, self.resident_bytes)} - {number}
+        return bool(others - part.trust.refused.keys())
 
     def _follow(self, key: Key, binding: Binding) -> None:
         """Take this call, and the other calls of its steps in proportion, as the largest."""

@@ -151,6 +151,27 @@ def test_longer_than_planned():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("background", [True, False])
+def test_a_longer_step_measures_nothing(background, monkeypatch):
+    """Its schedule was searched before it came, or is found by a search that it can wait for."""
+    model = Net(depth=6)
+    most, _ = peak(copy.deepcopy(model), batch(150))
+    budget = int(0.55 * most)
+    plain = copy.deepcopy(model)
+    options = {"effort": 0.2, "dynamic": True, "background": background}
+    schedsim.rematerialize(model, batch(100), budget, in_place=True, **options)
+    for length in (100, 100, 100, 101, 102):
+        step(model, batch(length))
+        session_in(model).plans.wait()
+    monkeypatch.setattr(step_plans.StepPlans, "_measure", None)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        step(model, batch(150))
+    assert any(one.category is ReplannedWarning for one in said) == (not background)
+    same(model, plain, batch(150), budget)
+
+
+@pytest.mark.slow
 def test_the_largest_is_planned_for_from_the_start(monkeypatch):
     """By an option, or by what torch was told."""
     model = Net()
