@@ -179,7 +179,9 @@ def _part_of_fixed_sizes(
             made.append(part)
             return part
 
-        call = private.compiled_in_halves(graph_module, examples, prepare, strides)
+        call = private.compiled_in_halves(
+            graph_module, examples, prepare, strides, keeps_draws=not compiled
+        )
         return call, made[-1] if made else None
 
     try:

@@ -562,6 +562,8 @@ def compiled_in_halves(
     examples: Sequence[Any],
     prepare: Callable[[torch.fx.GraphModule, int, frozenset[int]], Any],
     strides: Mapping[int, Strides] | None = None,
+    *,
+    keeps_draws: bool = True,
 ) -> Callable[..., Any]:
     """A graph of Dynamo as a function whose forward and backward are those of a `prepare` d object.
 
@@ -580,6 +582,9 @@ def compiled_in_halves(
         those of the output; ``None`` for an output without a gradient. The backward then gets
         gradients in whatever strides they come. If `strides` is ``None``, AOTAutograd copies
         gradients that come in other strides than those of the outputs.
+    keeps_draws
+        Whether random ops stay whose numbers nothing reads, as in eager mode. Inductor drops them,
+        and draws other numbers than eager mode.
     """
     from torch._dynamo.backends.common import aot_autograd
 
@@ -622,7 +627,7 @@ def compiled_in_halves(
     by_strides = torch._functorch.config.patch(guess_tangent_strides_as_outputs=True)
     with (
         _quiet_loggers(),
-        _draws_kept(),
+        _draws_kept() if keeps_draws else contextlib.nullcontext(),
         eager_kernels(examples),
         true_layouts(),
         by_strides,
