@@ -187,8 +187,10 @@ class GatheredSession(Session):
         """The backward half of a call of `part` is about to run."""
         self._mark("backward", self._number_of(header))
 
-    def backward_ends(self, part: TracedPart, header: torch.Tensor) -> None:
-        """The backward half of a call of `part` has run."""
+    def backward_ends(
+        self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
+    ) -> None:
+        """The backward half of a call has run, and gives its inputs these gradients."""
         number = self._number_of(header)
         self._mark("after backward", number)
         if number < 0:

@@ -102,6 +102,8 @@ class _Walk:
                 behind += self.parts[i].input_gradient_bytes(self.sizes[i])
                 after[i] = self.base + self.made + sum(self.held.values()) + behind
                 self.made += self._scaled(stretch.left, i)
+                if self.record.held_results:
+                    self.made += self._scaled(self.record.held_results[i], i)
         after[0] = max(after[0], self.most_before)
         return [
             AroundCall(

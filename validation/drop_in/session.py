@@ -26,6 +26,7 @@ from ..torch_private.graph_tasks import when_backward_ends
 from ..torch_private.profiler_records import is_profiling
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
+from .held_results import HeldResults
 from .held_state import HeldState, may_record
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .part_sizes import Binding
@@ -132,6 +133,7 @@ class Session:
         self._is_spoiled = False  # whether the present step ran what no later step will
         self._meter: OutsideMeter | None = None
         self._marks: list[tuple[str, int]] = []
+        self._results = HeldResults()
 
     def running(self) -> AbstractContextManager[None]:
         """Around a forward of the whole model, for sessions of several ranks."""
@@ -242,6 +244,8 @@ class Session:
         call.header = weakly(header)
         call.place = header.data_ptr()
         call.outputs = tuple(t.untyped_storage().data_ptr() for t in outputs)
+        if self._meter is not None:
+            self._results.add(len(self._calls) - 1, outputs)
         self._mark("after forward", len(self._calls) - 1)
 
     def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
@@ -250,12 +254,17 @@ class Session:
         if self._meter is not None:
             when_backward_ends(lambda: self._mark("backward is over", -1))
 
-    def backward_ends(self, part: TracedPart, header: torch.Tensor) -> None:
-        """The backward half of a call of `part` has run."""
+    def backward_ends(
+        self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
+    ) -> None:
+        """The backward half of a call has run, and gives its inputs these gradients."""
         number = self._number_of(header)
         self._mark("after backward", number)
-        if number >= 0:
-            self._calls[number].is_done = True
+        if number < 0:
+            return
+        self._calls[number].is_done = True
+        if self._meter is not None:
+            self._results.end(number, gradients())
 
     def _number_of(self, header: torch.Tensor) -> int:
         """The number of the call that has saved `header`; -1 if it is of no call of this step.
@@ -342,6 +351,7 @@ class Session:
             meter.start()
             self._end_later()
             self._meter, self._marks, self._begins_early = meter, [], True
+            self._results = HeldResults()
 
     def _say_unmeasured(self) -> None:
         """Say that this step may take more than its budget, which a later step will tell."""
@@ -413,6 +423,7 @@ class Session:
             self._front,
             order_of(self._marks),
             tuple(call.trained for call in self._calls),
+            self._results.held_bytes(len(self._calls)),
         )
         self.plans.learn(record)
 

@@ -39,6 +39,8 @@ class StepRecord:
     trained
         For each call, which parameters it trains: calls with the same number add to the same
         gradients. Empty where each call trains its own.
+    held_results
+        For each call, bytes of its outputs and of gradients of its inputs that are held to the end.
     """
 
     keys: tuple[Key, ...]
@@ -49,6 +51,7 @@ class StepRecord:
     before: OutsideBytes = NOTHING
     order: tuple[int, ...] = ()
     trained: tuple[int, ...] = ()
+    held_results: tuple[int, ...] = ()
 
     @property
     def halves(self) -> tuple[int, ...]:

@@ -359,8 +359,14 @@ class TracedPart:
         found = part._gradients(halves, resident, carried, given, random, sizes)
         if part is not self:
             self._count(part)
-        self.session.backward_ends(self, header)
+        self.session.backward_ends(header, lambda: part._of_inputs(found))
         return found
+
+    def _of_inputs(self, gradients: list[Any]) -> list[torch.Tensor]:
+        """Those of inputs among the `gradients` of all arguments."""
+        inputs = set(self.program.input_gradients.values())
+        rows = zip(self._joint.gradients, gradients, strict=True)
+        return [gradient for v, gradient in rows if v in inputs and gradient is not None]
 
     def _count(self, other: TracedPart) -> None:
         """Add what the backward of `other` has run."""

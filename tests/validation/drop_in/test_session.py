@@ -285,8 +285,12 @@ def in_turns(model, batches):
 
 
 def first_in_first_out(model, batches):
-    """All forwards, then backwards in the same order, as the stage of a pipeline runs them."""
-    losses = [nn.functional.mse_loss(model(x), target) for x, target in batches]
+    """All forwards, then backwards in the same order; outputs stay, as in a pipeline's stage."""
+    outputs = [model(x) for x, _ in batches]
+    losses = [
+        nn.functional.mse_loss(out, target)
+        for out, (_, target) in zip(outputs, batches, strict=True)
+    ]
     for i in range(len(losses)):
         losses[i].backward()
         losses[i] = None
