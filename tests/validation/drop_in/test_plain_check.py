@@ -196,7 +196,7 @@ class Policy(nn.Module):
 
 @pytest.mark.slow
 def test_tensors_within_objects_are_outputs():
-    """The gradient of what is in the distribution alone is compared, and no model refused for it."""
+    """What gets a gradient by the distribution alone is compared, and no model refused for it."""
     torch.manual_seed(0)
     model, x = Policy(), torch.randn(64, 6)
     actions = torch.randn(64, 4)
