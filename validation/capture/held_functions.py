@@ -39,7 +39,7 @@ def hold_twins(model: nn.Module, twin: nn.Module, memo: dict[int, Any]) -> None:
                 table = vars(other).get(name, {})
                 table.update((key, twins.of(v)) for key, v in value.items() if twins.reach(v))
             elif not isinstance(value, dict) and twins.reach(value):
-                vars(other)[name] = twins.of(value)
+                other.__dict__[name] = twins.of(value)
 
 
 class _Twins:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from ..block_level.repeated_forward import nearly_equal, same_values, untouched
 from ..capture.capture import record_step
 from ..guards.differential import Both, Difference
 from ..guards.recording import detached_copies
+from ..guards.state_change import ATOMS
 from ..measure.storage import local
 from ..torch_private.module_tables import buffers_of, parameters_of
 from ..torch_private.pytrees import tree_leaves
@@ -29,6 +30,9 @@ from .saved_elsewhere import saved_elsewhere
 from .schedule_check import bits_of, made_up_gradient
 
 Step = Callable[..., Any]
+_DEPTH = 4
+"""Most objects within each other in which tensors of an output are looked for."""
+_OPAQUE = (*ATOMS, type, nn.Module, FunctionType, MethodType)
 
 
 def made_up_loss(output: Any) -> Tensor:
@@ -51,14 +55,30 @@ def made_up_loss(output: Any) -> Tensor:
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    """The tensors of `output`; those of a dataclass that is unknown to torch, too."""
+    """The tensors of `output`; those of objects unknown to torch's trees, too.
+
+    As of a dataclass, or of a distribution with what it was made of.
+    """
+    return _found_in(output, _DEPTH, {})
+
+
+def _found_in(output: Any, depth: int, seen: dict[int, Any]) -> list[Tensor]:
     found: list[Tensor] = []
     for leaf in tree_leaves(output):
         if isinstance(leaf, Tensor):
             found.append(leaf)
-        elif is_dataclass(leaf) and not isinstance(leaf, type):
-            found += [t for field in fields(leaf) for t in _tensors(getattr(leaf, field.name))]
+        elif depth and id(leaf) not in seen and not isinstance(leaf, _OPAQUE):
+            seen[id(leaf)] = leaf
+            held = [name for kind in type(leaf).__mro__ for name in _slots_of(kind)]
+            values = [*getattr(leaf, "__dict__", {}).values()]
+            values += [getattr(leaf, name) for name in held if hasattr(leaf, name)]
+            found += [t for value in values for t in _found_in(value, depth - 1, seen)]
     return found
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    found = vars(kind).get("__slots__", ())
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def _differentiable(output: Any) -> list[Tensor]:
@@ -259,7 +279,7 @@ class _Digest(torch.autograd.Function):
     @classmethod
     def of(cls, output: Any) -> Tensor:
         _differentiable(output)
-        leaves = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
+        leaves = _tensors(output)
         found: Tensor = cls.apply(*leaves)  # type: ignore[no-untyped-call]  # torch's is untyped
         return found
 
