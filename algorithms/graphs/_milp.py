@@ -51,12 +51,15 @@ class Answer:
         The solver claims that there is no feasible point.
     finished : bool
         The solver stopped by itself, not by a limit.
+    prices : (num_rows,) float64 or None
+        Of a relaxation: what a unit more of each row's upper limit is worth.
     """
 
     x: Floats | None
     bound: float | None
     infeasible: bool
     finished: bool
+    prices: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,15 @@ class Milp:
             bound=None if infeasible else found.bound,
             infeasible=infeasible,
             finished=found.finished,
+            prices=self._of_upper(found.prices),
         )
+
+    def _of_upper(self, prices: Floats) -> Floats:
+        """The price of each row's upper limit, of those of the boxed program's rows."""
+        upper = np.flatnonzero(np.concatenate(self.rows_ub) < np.inf)
+        found = np.zeros(self.num_rows)
+        found[upper] = prices[: upper.size]
+        return found
 
     def _solve_relaxed(self, effort: Effort) -> Answer:
         """Solve by the dual simplex method, on small programs faster than others, and exact."""
@@ -204,6 +215,7 @@ class Milp:
             bound=float(result.fun) if done else None,
             infeasible=result.status == _INFEASIBLE,
             finished=result.status in (_OPTIMAL, _INFEASIBLE),
+            prices=self._of_upper(-result.ineqlin.marginals) if done else None,
         )
 
     def _arrays(self) -> tuple[Any, dict[str, Floats], Floats, Floats]:

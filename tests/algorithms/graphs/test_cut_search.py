@@ -15,7 +15,7 @@ from schedsim.algorithms.graphs._cut_table import CutTable
 from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
-from schedsim import Graph, Op, Schedule, simulate
+from schedsim import Chain, Graph, Op, Schedule, simulate
 from schedsim.plans.effort import Effort
 
 
@@ -135,6 +135,27 @@ def test_cuts_are_spread_over_the_step_worst_first():
     nothing = searched(graph, 10**6)
     nothing.knapsacks()
     assert nothing.spread(4) == []
+
+
+def test_cuts_go_where_memory_has_a_price():
+    """On a tight chain the forward's has none; intervals of many lengths prove more there."""
+    ones, twos = [1] * 20, [2] * 20
+    chain = Chain.from_arrays(
+        "tight", 1, forward_s=ones, backward_s=twos, output_bytes=ones, saved_bytes=twos
+    )
+    search = searched(chain.graph, 8)
+    search.knapsacks()
+    assert search.prices == {}
+    assert not search.doubling
+    search.relaxations()
+    assert search.doubling
+    priced = [op for op, price in search.prices.items() if price > 0]
+    assert min(priced) > 20
+    assert min(search._placed(12)) >= min(priced)
+    loose = searched(chain.graph, 50)
+    loose.knapsacks()
+    loose.relaxations()
+    assert not loose.doubling
 
 
 def test_a_halted_search_begins_nothing_more():
