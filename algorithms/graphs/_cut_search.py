@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -351,11 +350,14 @@ class CutSearch:
         The MILP may take `share` of the effort left. ``None`` where a clock ends the search before
         HiGHS would solve the first relaxation: until then HiGHS looks at no clock.
         """
-        known = 0.0
-        if integral and len(cuts) > 1:
-            known = self.extra_s / self.times.unit_s * (1 - 1e-9)
-        rules: dict[str, Any] = {"beside": beside, "doubling": self.doubling and not integral}
-        milp, alive = cut_milp(self.table, cuts, self.times.costs, at_least=known, **rules)
+        # A bound from other cuts is no rule here: these may count fewer runs than there are.
+        milp, alive = cut_milp(
+            self.table,
+            cuts,
+            self.times.costs,
+            beside=beside,
+            doubling=self.doubling and not integral,
+        )
         if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):
             return None
         if self.effort.counted:
@@ -364,11 +366,6 @@ class CutSearch:
             integral = integral and milp_work(milp.num_nonzeros) <= self.effort.left
         with self.effort.part(share) as part:
             answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
-        if answer.infeasible and known > 0:
-            # A bound from other cuts may ask for more runs than these cuts can count.
-            milp, alive = cut_milp(self.table, cuts, self.times.costs, **rules)
-            with self.effort.part(share) as part:
-                answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
         self.solved_nonzeros = milp.num_nonzeros
         names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
         kind = "MILP" if integral else "relaxed MILP"

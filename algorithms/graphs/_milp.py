@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from schedsim.plans.effort import Effort
 
 from ._primal_dual import BoxedProgram, descend
+from ._solver_lines import without_solver_lines
 
 # Non-zeros that HiGHS reads, presolves and solves as a linear program in about a second, where
 # few iterations of the simplex method are enough; and the square of the iterations in a unit. An
@@ -238,13 +239,14 @@ class Milp:
         if effort.counted:
             most = min(_MOST, (effort.left - nodes.first) / nodes.other)
             options["node_limit"] = max(1, int(most))
-        result = milp(
-            columns["cost"],
-            integrality=columns["integral"],
-            bounds=Bounds(columns["lb"], columns["ub"]),
-            constraints=LinearConstraint(matrix, rows_lb, rows_ub),
-            options=options,
-        )
+        with without_solver_lines():
+            result = milp(
+                columns["cost"],
+                integrality=columns["integral"],
+                bounds=Bounds(columns["lb"], columns["ub"]),
+                constraints=LinearConstraint(matrix, rows_lb, rows_ub),
+                options=options,
+            )
         num_nodes = int(result.get("mip_node_count") or 0)
         effort.spend(nodes.first + nodes.other * max(0, num_nodes - 1))
         if result.status == _LIMIT and "time" in str(result.message).lower():
