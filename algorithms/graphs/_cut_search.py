@@ -40,7 +40,7 @@ _LOOK_CUTS, _DOUBLING_WORTH, _PRICED, _LOOK_SHARE = 6, 0.001, 0.02, 0.25
 _PROMISING, _WIDELY = 0.15, 0.02
 # So many steps of the first-order method, for each cut, bring a relaxation within some percent of
 # its optimum.
-_STEPS_A_CUT = 16
+_STEPS_A_CUT = 13
 # Where whole numbers at two cuts would take more than half of the effort, or so many cuts prove so
 # much more than the first few, this is the relaxations' share.
 _LARGE_SHARE, _MUCH = 0.9, 0.04
