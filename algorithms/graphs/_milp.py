@@ -77,7 +77,7 @@ class NodeWork:
         return cls(first, max(_LEAST_NODE, _NODE_SHARE * first))
 
 
-def relaxation_work(num_nonzeros: int) -> float:
+def relaxation_work(num_nonzeros: float) -> float:
     """About the work that the relaxation of an MILP with `num_nonzeros` takes."""
     return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
 

@@ -46,7 +46,7 @@ def without_solver_lines() -> Iterator[None]:
                 memory.end()
 
 
-class _Memory:
+class _HeldOutput:
     """A stream in memory that stands in the place of the C library's ``stdout`` for a while.
 
     It is never closed: another thread may be about to write to it when the while is over.
@@ -81,7 +81,7 @@ class _Memory:
 
 
 @cache
-def _memory() -> _Memory | None:
+def _memory() -> _HeldOutput | None:
     """The stream, if the C library is glibc, whose manual calls ``stdout`` a variable."""
     if not sys.platform.startswith("linux"):
         return None
@@ -94,4 +94,4 @@ def _memory() -> _Memory | None:
     library.open_memstream.argtypes = [ctypes.POINTER(pointer), ctypes.POINTER(size)]
     library.fflush.argtypes = [pointer]
     library.fwrite.argtypes = [ctypes.c_char_p, size, size, pointer]
-    return _Memory(library)
+    return _HeldOutput(library)
