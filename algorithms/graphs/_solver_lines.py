@@ -29,20 +29,17 @@ def without_solver_lines() -> Iterator[None]:
     Where the C library does not let its ``stdout`` be set, nothing happens.
     """
     global _running
-    memory = _memory()
-    if memory is None:
-        yield
-        return
     with _lock:
-        _running += 1
-        if _running == 1:
+        memory = _memory()
+        _running += memory is not None
+        if memory is not None and _running == 1:
             memory.begin()
     try:
         yield
     finally:
         with _lock:
-            _running -= 1
-            if not _running:
+            _running -= memory is not None
+            if memory is not None and not _running:
                 memory.end()
 
 
