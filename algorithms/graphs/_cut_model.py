@@ -44,6 +44,7 @@ def cut_milp(
     costs: Floats,
     *,
     beside: Sequence[tuple[int, int]] = (),
+    at_least: float = 0.0,
     doubling: bool = False,
 ) -> tuple[Milp, list[Ints]]:
     """The MILP for `cuts`, ordered by their first runs; `costs` of a run per op.
@@ -56,6 +57,10 @@ def cut_milp(
     beside
         Pairs (k, op): memory is looked at beside a repeated run of the op between the cuts k and
         k + 1.
+    at_least
+        A bound that is already known: what the repeated runs cost less than that is paid besides,
+        so that the solver looks for nothing below. It is no rule for the runs themselves, because
+        these cuts may count fewer than there are.
     doubling
         Whether pairs that lie 2, 4, 8, ... cuts apart are added to neighbours and pairs (k, K).
 
@@ -101,6 +106,11 @@ def cut_milp(
     for k in sorted({k for k, _ in beside}):
         ops = [op for at, op in beside if at == k]
         _add_beside(milp, table, cuts, alive, k, neighbours[k], ops, byte_unit)
+    if at_least > 0:
+        paid = np.flatnonzero(costs)
+        besides = milp.variables(1, ub=at_least, cost=1.0)
+        terms = [(0, again[paid], costs[paid]) for again in neighbours]
+        milp.placed(1, (0, besides, 1.0), *terms, lb=at_least, ub=np.inf)
     return milp, alive
 
 

@@ -226,6 +226,13 @@ class CutSearch:
         self.choose(chosen, self.spread(count, first=first, share=_WIDELY))
         return chosen
 
+    def proved_small(self, most_nonzeros: int) -> tuple[int, ...]:
+        """`proved_at`, without the cuts of least price as long as their program is larger."""
+        ops = sorted(self.proved_at, key=lambda op: (-self.prices.get(op, 0.0), op))
+        while len(ops) > 1 and self._likely_nonzeros(ops) > most_nonzeros:
+            ops.pop()
+        return tuple(sorted(ops))
+
     def _likely_nonzeros(self, ops: list[int]) -> float:
         """About the non-zeros of a relaxation with cuts at `ops`."""
         arrays = self.graph.arrays
@@ -350,12 +357,15 @@ class CutSearch:
         The MILP may take `share` of the effort left. ``None`` where a clock ends the search before
         HiGHS would solve the first relaxation: until then HiGHS looks at no clock.
         """
-        # A bound from other cuts is no rule here: these may count fewer runs than there are.
+        known = 0.0
+        if integral and len(cuts) > 1:
+            known = self.extra_s / self.times.unit_s * (1 - 1e-9)
         milp, alive = cut_milp(
             self.table,
             cuts,
             self.times.costs,
             beside=beside,
+            at_least=known,
             doubling=self.doubling and not integral,
         )
         if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):

@@ -95,6 +95,14 @@ def test_a_run_between_two_cuts_serves_what_is_read_there():
     assert fixed_order_optimum(graph, 10) == graph.store_all_s + 6
 
 
+def test_what_is_known_is_paid_besides():
+    """The answer costs at least that much, and no more than the runs cost where these cost more."""
+    graph = deep()
+    assert solved(graph, 20, [2], at_least=5.0)[0].bound == pytest.approx(5)
+    assert solved(graph, 20, [2], at_least=12.0)[0].bound == pytest.approx(12)
+    assert solved(graph, 10, [2], at_least=5.0)[0].bound == pytest.approx(11)
+
+
 def test_nothing_fits_is_infeasible():
     """The loss's workspace alone is above the budget."""
     assert solved(deep(), 9, [2])[0].infeasible
