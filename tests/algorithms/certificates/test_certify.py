@@ -136,7 +136,7 @@ def test_a_proof_by_intervals_of_many_lengths():
     graph = schedsim.Chain.from_arrays(
         "tight", 1, forward_s=ones, backward_s=twos, output_bytes=ones, saved_bytes=twos
     ).graph
-    proven = prove_by_cuts(graph, 7, "fixed", Fraction(10**6), Effort(3.0), 1)
+    proven = prove_by_cuts(graph, 7, "fixed", Fraction(10**6), Effort(1.0), 1)
     assert proven.proof["doubling"] is True
     assert proven.bound_s <= 49  # the optimum, by the exact search over any schedule
     instance = check.Instance(workload_to_dict(graph))
