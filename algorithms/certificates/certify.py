@@ -23,6 +23,7 @@ from ..chains.frontier import MAX_POINTS, MAX_WORK
 from ..chains.persistent import Problem
 from ..graphs._cut_search import CutSearch
 from ..graphs._cut_table import Cut, CutTable, Order
+from ..graphs._milp import MOST_OF_SIMPLEX
 from ..graphs.bounds import least_memory_bytes
 from .branch_tree import BranchTree
 from .cut_rows import cut_rows, whole_prices
@@ -263,10 +264,11 @@ def prove_by_cuts(
     chosen: list[Cut] = []
     # One cut alone is tried first, because its proof is small where it is enough.
     single = max(search.bound_at, key=lambda op: search.bound_at[op])
-    tried = [(single,), search.proved_at] if len(search.proved_at) > 1 else [search.proved_at]
+    several = search.proved_small(MOST_OF_SIMPLEX)
+    tried = [(single,), several] if len(several) > 1 else [several]
     for ops in tried:
         cuts = [table.cut(op) for op in sorted(ops)]
-        rows = cut_rows(table, cuts)
+        rows = cut_rows(table, cuts, doubling=search.doubling)
         most = max_leaves if ops == tried[-1] else 1
         tree = BranchTree(rows, target, effort, most)
         if math.isfinite(tree.bound) and (best is None or tree.bound > best.bound):
@@ -282,6 +284,8 @@ def prove_by_cuts(
         "num_leaves": best.num_leaves,
         "tree": best.document,
     }
+    if search.doubling:
+        proof["doubling"] = True
     least_s = sum((Fraction(op.time_s) for op in graph.ops), Fraction(0))
     scope = FIXED_ORDER if order == "fixed" else ANY_SCHEDULE
     return ProvenBound(scope, least_s + int(best.bound) * unit_s, proof)

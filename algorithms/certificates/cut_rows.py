@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 
+from ..graphs._cut_model import longer_intervals
 from ..graphs._cut_table import Bools, Cut, CutTable
 
 Row = dict[int, int]
@@ -52,8 +53,11 @@ class CutRows:
         return np.array([max(map(abs, row.values()), default=1) for row in self.rows], np.float64)
 
 
-def cut_rows(table: CutTable, cuts: list[Cut]) -> CutRows:
-    """The MILP for `cuts` in the order of their first runs; O(cuts (ops + tensors + reads))."""
+def cut_rows(table: CutTable, cuts: list[Cut], *, doubling: bool = False) -> CutRows:
+    """The MILP for `cuts` in the order of their first runs; O(intervals (ops + tensors + reads)).
+
+    With `doubling`, intervals of 2, 4, 8, ... cuts are added.
+    """
     graph, arrays = table.graph, table.graph.arrays
     num_ops, num_tensors, num_cuts = table.num_ops, table.num_tensors, len(cuts)
     producer = arrays.tensor_producer
@@ -69,7 +73,7 @@ def cut_rows(table: CutTable, cuts: list[Cut]) -> CutRows:
         made.high += (cut.given | there).astype(int).tolist()
         made.cost += [0] * num_tensors
     intervals = [(k, k + 1) for k in range(num_cuts)]
-    intervals += [(k, num_cuts) for k in range(num_cuts - 1)]
+    intervals += longer_intervals(num_cuts, doubling=doubling)
     for place, (k, _) in enumerate(intervals):
         made.low += [0] * num_ops
         made.high += (known[k] & ~arrays.op_once).astype(int).tolist()
@@ -82,11 +86,11 @@ def cut_rows(table: CutTable, cuts: list[Cut]) -> CutRows:
     for place, (k, end) in enumerate(intervals):
         first = num_cuts * num_tensors + place * num_ops
         _add_interval(made, table, cuts, known, k, end, first)
-    for k in range(num_cuts - 1):
-        first = num_cuts * num_tensors
+    first = num_cuts * num_tensors
+    for place, (k, end) in list(enumerate(intervals))[num_cuts:]:
         for op in np.flatnonzero(known[k]).tolist():
-            row = {first + j * num_ops + op: 1 for j in range(k, num_cuts)}
-            row[first + (num_cuts + k) * num_ops + op] = -1
+            row = {first + j * num_ops + op: 1 for j in range(k, end)}
+            row[first + place * num_ops + op] = -1
             made.add(row, 0)
     return made
 

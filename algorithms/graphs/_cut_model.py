@@ -18,7 +18,12 @@ Every schedule gives such numbers, so that the least cost of the MILP is a lower
 
 In whole numbers the pairs (k, K) are implied by the pairs of neighbours, but not in fractions:
 without them a repeated run is split over the intervals, each part living on the same half of a
-tensor.
+tensor. Where memory is tight, runs are repeated for what is read soon, and pairs that lie 2, 4, 8,
+... cuts apart close most of the rest: on chains they prove what all pairs do, and what a flow for
+each read does, within 2 % of it.
+
+Only what a later op may need, itself or through what it reads, is alive or runs again: dropping
+the rest keeps all rules.
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ def cut_milp(
     *,
     beside: Sequence[tuple[int, int]] = (),
     at_least: float = 0.0,
+    doubling: bool = False,
 ) -> tuple[Milp, list[Ints]]:
     """The MILP for `cuts`, ordered by their first runs; `costs` of a run per op.
 
@@ -52,9 +58,14 @@ def cut_milp(
         Pairs (k, op): memory is looked at beside a repeated run of the op between the cuts k and
         k + 1.
     at_least
-        A bound that is already known.
+        A bound that is already known: what the repeated runs cost less than that is paid besides,
+        so that the solver looks for nothing below. It is no rule for the runs themselves, because
+        these cuts may count fewer than there are.
+    doubling
+        Whether pairs that lie 2, 4, 8, ... cuts apart are added to neighbours and pairs (k, K).
 
-    O(cuts (ops + tensors + reads)) variables, rows and non-zeros.
+    The memory of cut k is limited by row k. O(intervals (ops + tensors + reads)) variables, rows
+    and non-zeros.
     """
     arrays = table.graph.arrays
     num_ops, num_cuts = table.num_ops, len(cuts)
@@ -64,11 +75,14 @@ def cut_milp(
     byte_unit, whole = byte_units(arrays.tensor_bytes, table.budget_bytes)
     known: list[Bools] = []
     alive: list[Ints] = []
+    repeats: list[Bools] = []
     for cut in cuts:
         ran = cut.before.copy()
         ran[cut.op] = True
         known.append(ran)
-        there = ~made | ran[producer]
+        useful, makers = table.useful(ran)
+        repeats.append(makers & ~arrays.op_once)
+        there = useful & (~made | ran[producer])
         column = milp.variables(producer.size, lb=cut.given, ub=cut.given | there, integral=True)
         alive.append(column)
         charged = np.flatnonzero(there & (cut.charged_bytes != 0))
@@ -80,23 +94,34 @@ def cut_milp(
         )
     neighbours: list[Ints] = []
     for k in range(num_cuts):
-        again = milp.variables(num_ops, ub=known[k] & ~arrays.op_once, cost=costs, integral=True)
+        again = milp.variables(num_ops, ub=repeats[k], cost=costs, integral=True)
         neighbours.append(again)
         _add_interval(milp, table, cuts, known, alive, k, k + 1, again)
-    for k in range(num_cuts - 1):
-        again = milp.variables(num_ops, ub=known[k] & ~arrays.op_once, integral=True)
-        ran_ops = np.flatnonzero(known[k])
-        parts = [(neighbours[j][ran_ops], -1.0) for j in range(k, num_cuts)]
+    for k, end in longer_intervals(num_cuts, doubling=doubling):
+        again = milp.variables(num_ops, ub=repeats[k], integral=True)
+        ran_ops = np.flatnonzero(repeats[k])
+        parts = [(neighbours[j][ran_ops], -1.0) for j in range(k, end)]
         milp.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
-        _add_interval(milp, table, cuts, known, alive, k, num_cuts, again)
+        _add_interval(milp, table, cuts, known, alive, k, end, again)
     for k in sorted({k for k, _ in beside}):
         ops = [op for at, op in beside if at == k]
         _add_beside(milp, table, cuts, alive, k, neighbours[k], ops, byte_unit)
     if at_least > 0:
         paid = np.flatnonzero(costs)
+        besides = milp.variables(1, ub=at_least, cost=1.0)
         terms = [(0, again[paid], costs[paid]) for again in neighbours]
-        milp.placed(1, *terms, lb=at_least, ub=np.inf)
+        milp.placed(1, (0, besides, 1.0), *terms, lb=at_least, ub=np.inf)
     return milp, alive
+
+
+def longer_intervals(num_cuts: int, *, doubling: bool) -> list[tuple[int, int]]:
+    """Pairs of cuts that are no neighbours, of which the program looks at what is between them."""
+    found = [(k, num_cuts) for k in range(num_cuts - 1)]
+    length = 2
+    while doubling and length < num_cuts:
+        found += [(k, k + length) for k in range(num_cuts - length)]
+        length *= 2
+    return found
 
 
 def _add_interval(

@@ -15,7 +15,7 @@ from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
-from ._cut_model import cut_milp
+from ._cut_model import cut_milp, longer_intervals
 from ._cut_table import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
 from ._memory_need import MemoryNeed, largest_need
 from ._milp import MOST_OF_SIMPLEX, milp_work, relaxation_work
@@ -29,14 +29,21 @@ _MOST_CUTS = 40
 _FEW_CUTS = 5
 # Numbers of cuts in relaxations: the next number follows where a relaxation proves so much more.
 # And the share of the effort that all of them may take.
-_SPREAD_CUTS = (3, 6, 12, 24, 48)
+_SPREAD_CUTS = (3, 6, 12, 16, 20, 24, 32, 48)
 _WORTH, _RELAXED_SHARE = 0.003, 0.5
-# Non-zeros of a relaxation grow with its cuts to that power. So many steps of the first-order
-# method, for each cut, bring a relaxation within some percent of its optimum.
-_NONZEROS_GROWTH, _STEPS_A_CUT = 1.4, 12
-# Where whole numbers at two cuts would take more than half of the effort, this is
-# the relaxations' share.
-_LARGE_SHARE = 0.9
+# The relaxation of so many cuts shows what more of them need: more intervals, where these prove so
+# much more; and none at ops whose memory has a price of less than that share of the largest. Where
+# it is large, it may take that share of the relaxations' work.
+_LOOK_CUTS, _DOUBLING_WORTH, _PRICED, _LOOK_SHARE = 6, 0.001, 0.02, 0.25
+# Cuts are spread over ops where what must be evicted costs that share of the most, and more widely
+# where prices are known.
+_PROMISING, _WIDELY = 0.15, 0.02
+# So many steps of the first-order method, for each cut, bring a relaxation within some percent of
+# its optimum.
+_STEPS_A_CUT = 13
+# Where whole numbers at two cuts would take more than half of the effort, or so many cuts prove so
+# much more than the first few, this is the relaxations' share.
+_LARGE_SHARE, _MUCH = 0.9, 0.04
 # Steps of the knapsacks that a core does in about a second.
 _STEPS_PER_UNIT = 2e8
 
@@ -73,7 +80,9 @@ class CutSearch:
         self.best_s = math.inf
         self.suggested: list[Schedule] = []
         self.need: MemoryNeed | None = None
-        self.solved_nonzeros = 0  # of the last programme
+        self.solved_nonzeros = 0  # of the last program
+        self.prices: dict[int, float] = {}  # of memory at the cuts of the last relaxation
+        self.doubling = False  # whether relaxations look at intervals of many lengths
         self.cuts: dict[int, Cut] = {}
         self.bound_at: dict[int, float] = {}
         # The first run at or before which the last schedule is over budget, and the repeats there.
@@ -162,55 +171,99 @@ class CutSearch:
         relaxed_share = _RELAXED_SHARE
         if self.effort.counted and milp_work(2 * self.nonzeros) > 0.5 * self.effort.left:
             relaxed_share = _LARGE_SHARE
-        until = self.effort.left * (1.0 - relaxed_share)
+        begun = self.effort.left
+        until = begun * (1.0 - relaxed_share)
         before: list[int] = []
-        took, nonzeros = 0.0, 0
+        first_s, took = 0.0, 0.0
         counts = list(_SPREAD_CUTS)
         while counts:
-            chosen: list[int] = []
-            count = self._affordable(counts, len(before), nonzeros, self.effort.left - until)
-            self.choose(chosen, self.spread(count))
+            count = self._affordable(counts, self.effort.left - until)
+            chosen = self._placed(count)
             if len(chosen) <= len(before):
                 return
             # Iterations grow with the rows, the time of each does too, and so do the rows
             # themselves.
             growth = (len(chosen) / max(1, len(before))) ** 2.5
-            most = max(took * growth, relaxation_work(2 * self.nonzeros * len(chosen)))
-            if self._likely_nonzeros(len(chosen), len(before), nonzeros) > MOST_OF_SIMPLEX:
-                most = 0.0 if before else relaxation_work(2 * self.nonzeros * len(chosen))
+            likely = self._likely_nonzeros(chosen)
+            most = max(took * growth, relaxation_work(likely))
+            if likely > MOST_OF_SIMPLEX and before:
+                most = 0.0
             if not self._may(most + until):
                 return
             known_s, left = self.extra_s, self.effort.left
-            cuts = [self.cut(op) for op in sorted(chosen)]
             share = (left - until) / left if self.effort.counted else relaxed_share
-            self.solve(cuts, share, integral=False)
-            took, nonzeros = left - self.effort.left, self.solved_nonzeros
-            if nonzeros > MOST_OF_SIMPLEX or (before and self.extra_s < known_s * (1 + _WORTH)):
+            looks = count == _LOOK_CUTS
+            self.solve(self._cuts(chosen), share * (_LOOK_SHARE if looks else 1), integral=False)
+            took = left - self.effort.left
+            small = self.solved_nonzeros <= MOST_OF_SIMPLEX and count > _LOOK_CUTS
+            if (looks or small) and not self.doubling and self._may(until + took):
+                self._try_doubling(chosen, share)
+            if before and self.extra_s < known_s * (1 + _WORTH):
                 return
+            first_s = first_s or self.extra_s
+            if looks and self.effort.counted and self.extra_s > first_s * (1 + _MUCH):
+                until = begun * (1.0 - _LARGE_SHARE)
             before = chosen
             counts = [one for one in counts if one > count]
 
-    def _likely_nonzeros(self, count: int, before: int, nonzeros: int) -> float:
-        """About the non-zeros of a relaxation of `count` cuts, after one of `before` cuts."""
-        if not before:
-            return 2.0 * self.nonzeros * count
-        return float(nonzeros * (count / before) ** _NONZEROS_GROWTH)
+    def _try_doubling(self, chosen: list[int], share: float) -> None:
+        """Look at intervals of many lengths from now on, if they prove more at these cuts."""
+        known_s, self.doubling = self.extra_s, True
+        self.solve(self._cuts(chosen), share * _LOOK_SHARE, integral=False)
+        self.doubling = self.extra_s >= known_s * (1 + _DOUBLING_WORTH)
 
-    def _affordable(self, counts: list[int], before: int, nonzeros: int, left: float) -> int:
+    def _cuts(self, ops: list[int]) -> list[Cut]:
+        return [self.cut(op) for op in sorted(ops)]
+
+    def _placed(self, count: int) -> list[int]:
+        """About `count` ops to cut at, from the first whose memory has a price on."""
+        chosen: list[int] = []
+        if count <= _LOOK_CUTS or not self.prices:
+            self.choose(chosen, self.spread(count))
+            return chosen
+        least = _PRICED * max(self.prices.values())
+        first = min(op for op, price in self.prices.items() if price >= least)
+        self.choose(chosen, self.spread(count, first=first, share=_WIDELY))
+        return chosen
+
+    def proved_small(self, most_nonzeros: int) -> tuple[int, ...]:
+        """`proved_at`, without the cuts of least price as long as their program is larger."""
+        ops = sorted(self.proved_at, key=lambda op: (-self.prices.get(op, 0.0), op))
+        while len(ops) > 1 and self._likely_nonzeros(ops) > most_nonzeros:
+            ops.pop()
+        return tuple(sorted(ops))
+
+    def _likely_nonzeros(self, ops: list[int]) -> float:
+        """About the non-zeros of a relaxation with cuts at `ops`."""
+        arrays = self.graph.arrays
+        place = np.sort(np.array(ops, dtype=np.int64))
+        tensors = arrays.write_start[place + 1]
+        each = 3.0 * arrays.read_start[place + 1] + 4.0 * tensors
+        total = float(each.sum())
+        for k, end in longer_intervals(place.size, doubling=self.doubling):
+            total += float(each[k] + (1 + end - k) * place[k])
+        return total
+
+    def _affordable(self, counts: list[int], left: float) -> int:
         """The next number of cuts: the next of `counts` for simplex, or the most to descend on.
 
-        The first-order method ends with its work: it begins with as many cuts as it has enough
-        steps for, and is the last.
+        The first-order method ends with its work: it gets as many cuts as it has enough steps for.
         """
-        fewest = counts[0]
-        if self._likely_nonzeros(fewest, before, nonzeros) <= MOST_OF_SIMPLEX:
-            return fewest
-        found = fewest
+        found = counts[0]
+        if found <= _LOOK_CUTS and self._is_small(_LOOK_CUTS):
+            return found
+        if found <= _LOOK_CUTS:
+            return _LOOK_CUTS
+        if self._is_small(found):
+            return found
         for count in counts:
-            likely = self._likely_nonzeros(count, before, nonzeros)
+            likely = self._likely_nonzeros(self._placed(count))
             if steps_work(likely, _STEPS_A_CUT * count) <= left:
                 found = count
         return found
+
+    def _is_small(self, count: int) -> bool:
+        return self._likely_nonzeros(self._placed(count)) <= MOST_OF_SIMPLEX
 
     def single_milps(self) -> None:
         """Solve MILPs of single cuts, with what recomputation reads: relaxed, then whole."""
@@ -274,9 +327,13 @@ class CutSearch:
         cut = self.cut(op)
         return all(cut.before[other] or cut.after[other] for other in chosen)
 
-    def spread(self, count: int) -> list[int]:
-        """Ops at which something must be evicted, one in each of `count` stretches; worst first."""
-        some = np.flatnonzero(self.promise > 0.15 * self.promise.max())
+    def spread(self, count: int, *, first: int = 0, share: float = _PROMISING) -> list[int]:
+        """Ops at which something must be evicted, one in each of `count` stretches; worst first.
+
+        From op `first` on, and where the promise is more than `share` of the most.
+        """
+        some = np.flatnonzero(self.promise > share * self.promise.max())
+        some = some[some >= first]
         if not some.size:
             return []
         edges = np.linspace(some[0], some[-1] + 1, count + 1).astype(int)
@@ -303,7 +360,14 @@ class CutSearch:
         known = 0.0
         if integral and len(cuts) > 1:
             known = self.extra_s / self.times.unit_s * (1 - 1e-9)
-        milp, alive = cut_milp(self.table, cuts, self.times.costs, beside=beside, at_least=known)
+        milp, alive = cut_milp(
+            self.table,
+            cuts,
+            self.times.costs,
+            beside=beside,
+            at_least=known,
+            doubling=self.doubling and not integral,
+        )
         if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):
             return None
         if self.effort.counted:
@@ -312,11 +376,6 @@ class CutSearch:
             integral = integral and milp_work(milp.num_nonzeros) <= self.effort.left
         with self.effort.part(share) as part:
             answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
-        if answer.infeasible and known > 0:
-            # A bound from other cuts may ask for more runs than these cuts can count.
-            milp, alive = cut_milp(self.table, cuts, self.times.costs, beside=beside)
-            with self.effort.part(share) as part:
-                answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
         self.solved_nonzeros = milp.num_nonzeros
         names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
         kind = "MILP" if integral else "relaxed MILP"
@@ -327,6 +386,9 @@ class CutSearch:
             self.keep(math.inf, how, ops)
             return math.inf
         self.keep(self.times.bound_s(answer.bound), how, ops)
+        if answer.prices is not None:
+            worth = answer.prices[: len(ops)]
+            self.prices = dict(zip(ops, worth.tolist(), strict=True)) if worth.any() else {}
         if answer.x is not None:
             x = answer.x
             self.look_at(lazy_runs(self.graph, cuts, [x[columns] > 0.5 for columns in alive]))

@@ -123,6 +123,46 @@ class CutTable:
         needed[arrays.read_tensor[after[self.readers]]] = True
         return needed
 
+    def useful(self, known: Bools) -> tuple[Bools, Bools]:
+        """What an op that is not in `known` may need, itself or through repeated runs.
+
+        Returns
+        -------
+        (num_tensors,) bool
+            Tensors that are read or are results, or from which such a one can be made again.
+        (num_ops,) bool
+            Ops in `known` that write such a tensor.
+        """
+        arrays = self.graph.arrays
+        return _useful(
+            known,
+            self.needed(~known),
+            (arrays.read_start, arrays.read_tensor),
+            (arrays.write_start, arrays.write_tensor),
+        )
+
+
+@njit(cache=True)
+def _useful(
+    known: NDArray[np.bool_],
+    needed: NDArray[np.bool_],
+    reads: tuple[NDArray[np.int64], NDArray[np.int64]],
+    writes: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Adds to `needed` what its producers in `known` read; O(ops + tensors + reads)."""
+    read_start, read_tensor = reads
+    write_start, write_tensor = writes
+    makers = np.zeros(known.size, np.bool_)
+    for op in range(known.size - 1, -1, -1):
+        if not known[op]:
+            continue
+        for w in range(write_start[op], write_start[op + 1]):
+            makers[op] |= needed[write_tensor[w]]
+        if makers[op]:
+            for r in range(read_start[op], read_start[op + 1]):
+                needed[read_tensor[r]] = True
+    return needed, makers
+
 
 @njit(cache=True)
 def _relatives(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from schedsim.plans.effort import Effort
 
 from ._primal_dual import BoxedProgram, descend
+from ._solver_lines import without_solver_lines
 
 # Non-zeros that HiGHS reads, presolves and solves as a linear program in about a second, where
 # few iterations of the simplex method are enough; and the square of the iterations in a unit. An
@@ -51,12 +52,15 @@ class Answer:
         The solver claims that there is no feasible point.
     finished : bool
         The solver stopped by itself, not by a limit.
+    prices : (num_rows,) float64 or None
+        Of a relaxation: what a unit more of each row's upper limit is worth.
     """
 
     x: Floats | None
     bound: float | None
     infeasible: bool
     finished: bool
+    prices: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class NodeWork:
         return cls(first, max(_LEAST_NODE, _NODE_SHARE * first))
 
 
-def relaxation_work(num_nonzeros: int) -> float:
+def relaxation_work(num_nonzeros: float) -> float:
     """About the work that the relaxation of an MILP with `num_nonzeros` takes."""
     return max(1e-3, num_nonzeros / _NONZEROS_PER_UNIT)
 
@@ -171,7 +175,15 @@ class Milp:
             bound=None if infeasible else found.bound,
             infeasible=infeasible,
             finished=found.finished,
+            prices=self._of_upper(found.prices),
         )
+
+    def _of_upper(self, prices: Floats) -> Floats:
+        """The price of each row's upper limit, of those of the boxed program's rows."""
+        upper = np.flatnonzero(np.concatenate(self.rows_ub) < np.inf)
+        found = np.zeros(self.num_rows)
+        found[upper] = prices[: upper.size]
+        return found
 
     def _solve_relaxed(self, effort: Effort) -> Answer:
         """Solve by the dual simplex method, on small programs faster than others, and exact."""
@@ -204,6 +216,7 @@ class Milp:
             bound=float(result.fun) if done else None,
             infeasible=result.status == _INFEASIBLE,
             finished=result.status in (_OPTIMAL, _INFEASIBLE),
+            prices=self._of_upper(-result.ineqlin.marginals) if done else None,
         )
 
     def _arrays(self) -> tuple[Any, dict[str, Floats], Floats, Floats]:
@@ -226,13 +239,14 @@ class Milp:
         if effort.counted:
             most = min(_MOST, (effort.left - nodes.first) / nodes.other)
             options["node_limit"] = max(1, int(most))
-        result = milp(
-            columns["cost"],
-            integrality=columns["integral"],
-            bounds=Bounds(columns["lb"], columns["ub"]),
-            constraints=LinearConstraint(matrix, rows_lb, rows_ub),
-            options=options,
-        )
+        with without_solver_lines():
+            result = milp(
+                columns["cost"],
+                integrality=columns["integral"],
+                bounds=Bounds(columns["lb"], columns["ub"]),
+                constraints=LinearConstraint(matrix, rows_lb, rows_ub),
+                options=options,
+            )
         num_nodes = int(result.get("mip_node_count") or 0)
         effort.spend(nodes.first + nodes.other * max(0, num_nodes - 1))
         if result.status == _LIMIT and "time" in str(result.message).lower():

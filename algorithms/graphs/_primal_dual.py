@@ -34,7 +34,7 @@ Indices = NDArray[np.int32]
 
 # Non-zeros that are gone through in a unit of work; each step goes through all of them twice. And
 # the work of a look at what is proven, however small the program is.
-_NONZEROS_PER_UNIT, _LOOK = 2e8, 3e-4
+_NONZEROS_PER_UNIT, _LOOK = 3e8, 3e-4
 # Steps between looks at what is proven, and rounds of the scaling.
 _STEPS, _SCALINGS = 40, 8
 # A restart follows where the steps have become so much shorter than after the last one, or shorter
@@ -91,12 +91,15 @@ class Descent:
         No feasible point costs less; infinite where there is none.
     x : (columns,)
         A point of the box, which meets the rows only nearly.
+    prices : (rows,)
+        Prices of the rows that prove the bound.
     finished
         Whether the method stopped by itself, not by its limit.
     """
 
     bound: float
     x: Floats
+    prices: Floats
     finished: bool
 
 
@@ -119,7 +122,8 @@ def descend(program: BoxedProgram, effort: Effort, *, halted: Callable[[], bool]
     """
     reduced = _Reduced.of(program)
     if not reduced.rows.size or not reduced.columns.size:
-        return Descent(program.bound(np.zeros(program.most.size)), program.lb.copy(), True)
+        free = np.zeros(program.most.size)
+        return Descent(program.bound(free), program.lb.copy(), free, True)
     method = _PrimalDual.of(reduced)
     effort.spend(_SCALINGS * 4 * reduced.matrix.nnz / _NONZEROS_PER_UNIT)
     work = steps_work(reduced.matrix.nnz, _STEPS + 2) + _LOOK
@@ -136,7 +140,7 @@ def descend(program: BoxedProgram, effort: Effort, *, halted: Callable[[], bool]
     x[reduced.columns] = method.at_x * method.column_scale
     prices = np.zeros(program.most.size)
     prices[reduced.rows] = method.best_y * method.row_scale
-    return Descent(program.bound(prices), x, finished)
+    return Descent(program.bound(prices), x, prices, finished)
 
 
 @dataclass(frozen=True, eq=False)

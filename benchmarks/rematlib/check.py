@@ -274,7 +274,7 @@ def make_cut(graph: Graph, budget: int, order: str, i: int) -> Cut:
     return Cut(known, after, given, charged, room, needed)
 
 
-def cut_program(graph: Graph, cuts: list[Cut]) -> LinearProgram:
+def cut_program(graph: Graph, cuts: list[Cut], doubling: bool = False) -> LinearProgram:
     """The MILP that bounds what every schedule pays across cuts, each surely before the next."""
     ops, tensors, count, producer = len(graph.ops), len(graph.sizes), len(cuts), graph.producer
     times = [op.time for op in graph.ops if not op.once]
@@ -282,7 +282,9 @@ def cut_program(graph: Graph, cuts: list[Cut]) -> LinearProgram:
     divisor = gcd(*(int(t * scale) for t in times)) or 1
     price = [0 if op.once else int(op.time * scale) // divisor for op in graph.ops]
     places = [(k, k + 1) for k in range(count)] + [(k, count) for k in range(count - 1)]
-    low, high, cost = [], [], [0] * (count * tensors)
+    lengths = [2**i for i in range(1, count.bit_length())] if doubling else []
+    places += [(k, k + length) for length in lengths for k in range(count - length)]
+    first, low, high, cost = count * tensors, [], [], [0] * (count * tensors)
     for cut in cuts:
         low += [int(t in cut.given) for t in range(tensors)]
         high += [int(t in cut.given or producer[t] in cut.known) for t in range(tensors)]
@@ -295,7 +297,6 @@ def cut_program(graph: Graph, cuts: list[Cut]) -> LinearProgram:
         alive = range(k * tensors, (k + 1) * tensors)
         fits = {alive[t]: -size for t, size in enumerate(cut.charged) if size and high[alive[t]]}
         rows.append((fits, -cut.room))
-    first = count * tensors
     for place, (k, end) in enumerate(places):
         cut, alive = cuts[k], range(k * tensors, (k + 1) * tensors)
         again = range(first + place * ops, first + (place + 1) * ops)
@@ -305,13 +306,12 @@ def cut_program(graph: Graph, cuts: list[Cut]) -> LinearProgram:
         for p in sorted(cut.known):
             made = [t for t in graph.ops[p].reads if producer[t] >= 0]
             rows += [({again[p]: -1, alive[t]: 1, again[producer[t]]: 1}, 0) for t in made]
-        if end < count:
-            for t in remade:
-                rows.append(({end * tensors + t: -1, alive[t]: 1, again[producer[t]]: 1}, 0))
-    for k in range(count - 1):
+        carried = [] if end == count else remade
+        rows += [({end * tensors + t: -1, alive[t]: 1, again[producer[t]]: 1}, 0) for t in carried]
+    for place, (k, end) in list(enumerate(places))[count:]:
         for p in sorted(cuts[k].known):
-            parts = {first + j * ops + p: 1 for j in range(k, count)}
-            rows.append(({**parts, first + (count + k) * ops + p: -1}, 0))
+            parts = {first + j * ops + p: 1 for j in range(k, end)}
+            rows.append(({**parts, first + place * ops + p: -1}, 0))
     return LinearProgram(rows, cost, low, high, Fraction(divisor, scale))
 
 
@@ -359,7 +359,7 @@ def cut_tree(graph: Graph, budget: int, scope: str, proof: dict[str, Any]) -> Fr
     for k, later in combinations(range(len(cuts)), 2):
         sure = places[k] in cuts[later].known and places[later] in cuts[k].after
         require(sure, "a cut that is not surely behind the one before it")
-    program = cut_program(graph, cuts)
+    program = cut_program(graph, cuts, proof.get("doubling", False) is True)
     bound = tree_bound(program, proof["tree"], list(program.low), list(program.high))
     require(bound is not None, "the tree says that nothing fits, and there is a schedule")
     return graph.seconds + max(0, bound or 0) * program.unit

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rematlib import script
-from schedsim.algorithms.certificates.certify import certify, persistent_curve
+from schedsim.algorithms.certificates.certify import certify, persistent_curve, prove_by_cuts
 from schedsim.algorithms.exhaustive import exhaustive
 from tiers import examples, slow_where
 from training_graphs import random_training_graph
 
 import schedsim
 from schedsim.api import try_plan
+from schedsim.files.workload_files import workload_to_dict
+from schedsim.plans.effort import Effort
 from schedsim.plans.links import Link
 from schedsim.plans.offloading import Offloading
 from schedsim.plans.scope import ANY_SCHEDULE
@@ -126,3 +128,20 @@ def test_what_certificates_do_not_speak_of_is_refused():
             certify(chain, changed)
     with pytest.raises(schedsim.InvalidScheduleError, match="another workload"):
         certify(replace(chain, static_bytes=1), schedsim.plan(chain, 26))
+
+
+def test_a_proof_by_intervals_of_many_lengths():
+    """A tight chain, where they prove more: the proof says so, and is none without."""
+    ones, twos = [1] * 10, [2] * 10
+    graph = schedsim.Chain.from_arrays(
+        "tight", 1, forward_s=ones, backward_s=twos, output_bytes=ones, saved_bytes=twos
+    ).graph
+    proven = prove_by_cuts(graph, 7, "fixed", Fraction(10**6), Effort(1.0), 1)
+    assert proven.proof["doubling"] is True
+    assert proven.bound_s <= 49  # the optimum, by the exact search over any schedule
+    instance = check.Instance(workload_to_dict(graph))
+    bound = {"scope": check.FIXED, "bound_s": str(proven.bound_s), "proof": proven.proof}
+    assert check.check_bound(instance, 7, bound) == proven.bound_s
+    del proven.proof["doubling"]
+    with pytest.raises(check.Rejected):
+        check.check_bound(instance, 7, bound)

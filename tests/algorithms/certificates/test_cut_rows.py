@@ -22,15 +22,18 @@ def test_rows_are_those_that_the_checker_makes(seed, order):
     graph = random_training_graph(rng, int(rng.integers(3, 9)))
     budget = int(rng.integers(20, 150))
     table = CutTable(graph, budget, order)
-    places = sorted(rng.choice(graph.num_ops, 3, replace=False).tolist())
+    num_cuts = min(graph.num_ops, int(rng.integers(3, 8)))
+    places = sorted(rng.choice(graph.num_ops, num_cuts, replace=False).tolist())
     cuts = [table.cut(place) for place in places]
     if order == "free":  # each must surely be before the next
         cuts = [*[cut for cut in cuts if cuts[-1].before[cut.op]][:1], cuts[-1]]
-    ours = cut_rows(table, cuts)
+    ours = cut_rows(table, cuts, doubling=seed % 2 == 0)
     theirs_graph = check.make_graph(workload_to_dict(graph))
     scope = check.FIXED if order == "fixed" else check.ANY
     theirs = check.cut_program(
-        theirs_graph, [check.make_cut(theirs_graph, budget, scope, cut.op) for cut in cuts]
+        theirs_graph,
+        [check.make_cut(theirs_graph, budget, scope, cut.op) for cut in cuts],
+        doubling=seed % 2 == 0,
     )
     assert list(zip(ours.rows, ours.rights, strict=True)) == theirs.rows
     assert (ours.cost, ours.low, ours.high) == (theirs.cost, theirs.low, theirs.high)

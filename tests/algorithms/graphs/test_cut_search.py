@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from chains import random_graph
+from fixed_order import fixed_order_optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs import _cut_search
@@ -15,7 +16,7 @@ from schedsim.algorithms.graphs._cut_table import CutTable
 from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
-from schedsim import Graph, Op, Schedule, simulate
+from schedsim import Chain, Graph, Op, Schedule, simulate
 from schedsim.plans.effort import Effort
 
 
@@ -137,6 +138,27 @@ def test_cuts_are_spread_over_the_step_worst_first():
     assert nothing.spread(4) == []
 
 
+def test_cuts_go_where_memory_has_a_price():
+    """On a tight chain the forward's has none; intervals of many lengths prove more there."""
+    ones, twos = [1] * 12, [2] * 12
+    chain = Chain.from_arrays(
+        "tight", 1, forward_s=ones, backward_s=twos, output_bytes=ones, saved_bytes=twos
+    )
+    search = searched(chain.graph, 8)
+    search.knapsacks()
+    assert search.prices == {}
+    assert not search.doubling
+    search.relaxations()
+    assert search.doubling
+    priced = [op for op, price in search.prices.items() if price > 0]
+    assert min(priced) > 12
+    assert min(search._placed(12)) >= min(priced)
+    loose = searched(chain.graph, 34)
+    loose.knapsacks()
+    loose.relaxations()
+    assert not loose.doubling
+
+
 def test_a_halted_search_begins_nothing_more():
     """The bound of the knapsacks stays."""
     graph = wide()
@@ -204,3 +226,23 @@ def test_no_relaxation_is_begun_that_outlasts_the_clock(monkeypatch):
     search.bound_at = {op: 1.0}
     search.several_cuts()
     search.single_milps()
+
+
+def test_a_known_bound_is_no_rule_for_other_cuts():
+    """F0 runs three times again behind the cut at B3, which counts it once: 5 s there, 9 s truly.
+
+    A search that had proven 9 s by other cuts asked the program of these for no less, where 9 s
+    cannot be counted, and took its answer, 10 s, for a bound.
+    """
+    chain = Chain.from_arrays(
+        "thrice",
+        1,
+        forward_s=[2, 3, 3, 3],
+        backward_s=[1, 1, 1, 3],
+        output_bytes=[2, 2, 1, 2],
+        saved_bytes=[4, 4, 3, 4],
+    )
+    search = searched(chain.graph, 11)
+    search.run()
+    assert fixed_order_optimum(chain.graph, 11) == chain.store_all_s + 9
+    assert search.extra_s <= 9

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedsim.algorithms.graphs import _milp
 from schedsim.algorithms.graphs._milp import Milp, milp_work, relaxation_work
 from tiers import examples
 
@@ -85,6 +86,20 @@ def test_fractions_are_allowed_where_nothing_is_integral():
     milp = knapsack([3, 4], [1, 2], 1, 1)
     assert milp.solve(Effort(1.0), integral=False).bound == pytest.approx(2)
     assert milp.solve(Effort(1.0)).bound == pytest.approx(3)
+
+
+@pytest.mark.parametrize("most_of_simplex", [0, 10**9])
+def test_relaxations_price_upper_limits(monkeypatch, most_of_simplex):
+    """By hand: a unit more room is worth the 3 that the dearer of two saves; rows below have 0."""
+    monkeypatch.setattr(_milp, "MOST_OF_SIMPLEX", most_of_simplex)
+    milp = Milp()
+    kept = milp.variables(2)
+    again = milp.variables(2, cost=[3.0, 1.0])
+    milp.rows(2, (kept, 1.0), (again, 1.0), lb=1.0, ub=np.inf)
+    milp.placed(1, (0, kept, 1.0), lb=-np.inf, ub=0.5)
+    answer = milp.solve(Effort(10.0), integral=False)
+    assert answer.bound == pytest.approx(2.5, rel=0.01)
+    assert answer.prices == pytest.approx([0, 0, 3], abs=0.1)
 
 
 def hard_knapsack() -> Milp:
