@@ -50,10 +50,10 @@ def bytes_around_calls(
     parts, sizes
         For each call: its part, and the values of the part's open sizes.
     """
-    return _Walk(record, parts, sizes, resident_bytes).around()
+    return _AroundHalves(record, parts, sizes, resident_bytes).around()
 
 
-class _Walk:
+class _AroundHalves:
     """The halves of a step one after another, and what the code around them holds."""
 
     def __init__(
