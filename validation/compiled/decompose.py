@@ -211,6 +211,7 @@ class _Decomposer:
             f"{call.name}.{node.name}", target, _plain(args), _plain(kwargs), phase=call.phase
         )
         part.module, part.once = call.module, call.once
+        part.is_gradient_sum = call.is_gradient_sum
         if target in _DRAWS:
             self._draw(part, node)
             index = len(new.calls)
