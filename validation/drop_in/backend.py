@@ -62,8 +62,8 @@ def schedsim(
     """
     if mode is not None:
         raise SchedsimError(
-            f"mode={mode!r} is of inductor's own backend, and torch.compile takes no options, which "
-            "have the budget, beside it",
+            f"mode={mode!r} is of inductor's own backend, and torch.compile takes no options "
+            "beside it, which have the budget",
             hint='leave mode= out: torch.compile(model, backend="schedsim", options={"budget": '
             '"24GiB", "compile": True})',
         )

@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fused_steps import captured_step, convolutional, gated
-from schedsim.validation.capture.to_graph import to_graph
-from schedsim.validation.compiled.clusters import MOST_OPS, FusionClusters, StorageReaders
-from schedsim.validation.compiled.decompose import decompose
-from schedsim.validation.compiled.fuse import fused
-from schedsim.validation.compiled.group import Groups
+from fused_steps import captured_step, convolutional, gated  # noqa: E402
+from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
+from schedsim.validation.compiled.clusters import MOST_OPS, FusionClusters, StorageReaders  # noqa: E402
+from schedsim.validation.compiled.decompose import decompose  # noqa: E402
+from schedsim.validation.compiled.fuse import fused  # noqa: E402
+from schedsim.validation.compiled.group import Groups  # noqa: E402
 
-from schedsim import Schedule, simulate
+from schedsim import Schedule, simulate  # noqa: E402
 
 
 def clustered(make):
