@@ -234,7 +234,7 @@ class _Relaid:
 
     def _as_traced(self, v: int, reader: Call) -> int:
         """`v`, or a copy of it in the order of dimensions that was traced."""
-        if self._is_relaid(v) and reader.target in _OF_STORAGES:
+        if self._is_relaid(v) and reader.target in _OF_STORAGES and v in refs(reader.args[:1]):
             raise _LayoutError
         if self._is_alike(v, v):
             return v
@@ -286,7 +286,7 @@ class _Relaid:
 
 
 _OF_STORAGES = frozenset({*COPIES_OF_STORAGES, aten.as_strided.default})
-"""Ops that see how a tensor lies in memory."""
+"""Ops that see how their first argument lies in memory."""
 
 
 def _first(call: Call) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from ..capture.program import Program, refs
 from ..capture.to_graph import result_storages
@@ -11,6 +12,9 @@ from .fusible import fusible_target
 
 MOST_OPS = 64
 """Most ops of a cluster: larger clusters compile slowly and gain nothing."""
+
+MOST_KERNELS_BETWEEN = 4
+"""Most kernels over which the parts of a sum of gradients are kept, to add them up at once."""
 
 SMALL_SHARE = 8
 """A tensor this many times smaller than another costs little beside it."""
@@ -98,6 +102,8 @@ class FusionClusters:
     def merge_vanishing(self) -> None:
         """Merge each op with all readers of its output, if possible: the output then vanishes."""
         reading = self.reading
+        kernels = list(accumulate(not self.can_fuse(i) for i in reading.ops))
+        self.kernels_to = dict(zip(reading.ops, kernels, strict=True))
         by_size = sorted(
             reading.maker, key=lambda s: (-self.program.storages[s].size_bytes, reading.maker[s])
         )
@@ -106,8 +112,21 @@ class FusionClusters:
                 maker, readers = reading.maker[storage], reading.readers.get(storage, [])
                 if storage in self.results or not readers or not self.can_fuse(maker):
                     continue
+                if self._gathers_slowly(maker, readers):
+                    continue
                 if all(self.can_fuse(r) and self.same_half(maker, r) for r in readers):
                     self.merge([maker, *readers])
+
+    def _gathers_slowly(self, maker: int, readers: list[int]) -> bool:
+        """Whether a sum of gradients would wait for parts that are made much later.
+
+        Layers or steps in time that share a weight each make a part of its gradient. Added up one
+        by one, each part is soon free; in one group, all would be kept until the last one is made.
+        """
+        if not self.program.calls[maker].is_gradient_sum:
+            return False
+        ops = [op for i in (maker, *readers) for op in self.members[self.of[i]]]
+        return self.kernels_to[max(ops)] - self.kernels_to[min(ops)] > MOST_KERNELS_BETWEEN
 
     def merge_reductions(self) -> None:
         """Merge reductions of one tensor that follow from each other, as the sum behind a maximum.

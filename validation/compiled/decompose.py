@@ -54,7 +54,7 @@ class _Decomposer:
             gradients=dict(program.gradients),
             input_gradients=dict(program.input_gradients),
         )
-        self.known: dict[str, torch.fx.Graph | None] = {}
+        self.known: dict[tuple[str, tuple[int, ...]], torch.fx.Graph | None] = {}
         self.is_storage: dict[int, int] = {}  # old storage -> new storage of which it is a part
         self.moved: dict[int, int] = {}  # old call -> last of its parts
         self.num_draws = 0
@@ -87,7 +87,9 @@ class _Decomposer:
             return None
         if not isinstance(call.target, OpOverload):
             return None
-        key = signature(self.old, call)
+        given = list(refs((call.args, call.kwargs)))
+        # A trace has an argument for each distinct tensor: `x * x` is no trace of `x * y`.
+        key = signature(self.old, call), tuple(map(given.index, given))
         if key not in self.known:
             self.known[key] = self._trace(call)
         return self.known[key]
@@ -209,6 +211,7 @@ class _Decomposer:
             f"{call.name}.{node.name}", target, _plain(args), _plain(kwargs), phase=call.phase
         )
         part.module, part.once = call.module, call.once
+        part.is_gradient_sum = call.is_gradient_sum
         if target in _DRAWS:
             self._draw(part, node)
             index = len(new.calls)

@@ -53,6 +53,8 @@ _MOVES = (
     aten.cat.default,
     aten.constant_pad_nd.default,
     aten.scatter.value,
+    aten.select_scatter.default,
+    aten.slice_scatter.default,
     aten.copy.default,
     aten.avg_pool2d.default,
     aten._unsafe_index.Tensor,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from schedsim.errors import UnsupportedError
+from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private import joint_graphs as private
@@ -41,6 +41,7 @@ def schedsim(
     inputs: list[Any],
     *,
     options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """Dynamo's graph as a function that keeps training steps within a budget.
 
@@ -49,6 +50,8 @@ def schedsim(
     options
         The fields of `DropInOptions`; ``budget`` is required. Graphs with the same mapping are
         parts of the same steps, and share its budget.
+    mode
+        That of `torch.compile`, which excludes options, and so a budget: refused.
 
     Raises
     ------
@@ -57,6 +60,13 @@ def schedsim(
     UnsupportedError
         The graph is of a model that is sharded by FSDP2.
     """
+    if mode is not None:
+        raise SchedsimError(
+            f"mode={mode!r} is of inductor's own backend, and torch.compile takes no options "
+            "beside it, which have the budget",
+            hint='leave mode= out: torch.compile(model, backend="schedsim", options={"budget": '
+            '"24GiB", "compile": True})',
+        )
     if gathers_around():
         raise UnsupportedError(
             "parameters are sharded (fully_shard), and a backend does not see what is gathered "

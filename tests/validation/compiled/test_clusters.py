@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from fused_steps import captured_step, convolutional, gated
-from schedsim.validation.compiled.clusters import MOST_OPS, FusionClusters, StorageReaders
-from schedsim.validation.compiled.decompose import decompose
+from fused_steps import captured_step, convolutional, gated  # noqa: E402
+from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
+from schedsim.validation.compiled.clusters import MOST_OPS, FusionClusters, StorageReaders  # noqa: E402
+from schedsim.validation.compiled.decompose import decompose  # noqa: E402
+from schedsim.validation.compiled.fuse import fused  # noqa: E402
+from schedsim.validation.compiled.group import Groups  # noqa: E402
+
+from schedsim import Schedule, simulate  # noqa: E402
 
 
 def clustered(make):
@@ -52,3 +57,60 @@ def test_a_merge_that_would_need_itself_is_refused():
                     assert not clusters.merge([first, after[0]])
                     return
     pytest.fail("no product between two ops")
+
+
+class _OneWeightForAllSteps(torch.nn.Module):
+    """A cell whose weight is much larger than its state."""
+
+    def __init__(self, steps=8, width=64):
+        super().__init__()
+        self.cell, self.steps = torch.nn.Linear(width, width), steps
+
+    def forward(self, x):
+        for _ in range(self.steps):
+            x = torch.tanh(self.cell(x))
+        return x
+
+
+def test_parts_of_the_gradient_of_a_shared_weight_do_not_wait_for_each_other():
+    """Each is added to the sum when it is made; in one group all of them would be there."""
+    torch.manual_seed(0)
+    model, inputs = _OneWeightForAllSteps(), (torch.randn(4, 64), torch.randn(4, 64))
+    captured = captured_step(model, inputs, torch.nn.functional.mse_loss)
+    program = fused(captured.program, Groups())
+    graph = to_graph(program, "steps", captured.graph.static_bytes)
+    plain = simulate(captured.graph, Schedule.store_all(captured.graph)).peak_bytes
+    weight = model.cell.weight.numel() * 4
+    assert simulate(graph, Schedule.store_all(graph)).peak_bytes <= plain + 2 * weight
+
+
+class _ScanOfSelections(torch.nn.Module):
+    """A recurrence over slices of one tensor, as of a state-space model."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.rand(8))
+
+    def forward(self, x):
+        driven = torch.exp(x[..., None] * self.scale)
+        state, kept = 0.0, []
+        for t in range(x.shape[1]):
+            state = state * driven[:, t] + x[:, t, None]
+            kept.append(state.sum(-1))
+        return torch.stack(kept, 1)
+
+
+def test_gradients_of_selections_are_made_where_they_are_added_up():
+    """None of them is a tensor of the size of the whole."""
+    torch.manual_seed(0)
+    inputs = (torch.randn(16, 12), torch.randn(16, 12))
+    captured = captured_step(_ScanOfSelections(), inputs, torch.nn.functional.mse_loss)
+    program = fused(captured.program, Groups())
+    targets = [call.target for call in program.calls if not call.is_view]
+    assert torch.ops.aten.select_backward.default in [c.target for c in captured.program.calls]
+    assert not {torch.ops.aten.select_backward.default, torch.ops.aten.select_scatter.default} & {
+        *targets
+    }
+    graph = to_graph(program, "scan", captured.graph.static_bytes)
+    plain = simulate(captured.graph, Schedule.store_all(captured.graph)).peak_bytes
+    assert simulate(graph, Schedule.store_all(graph)).peak_bytes < 0.75 * plain

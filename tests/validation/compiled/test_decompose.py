@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from fused_steps import captured_step, convolutional, gated  # noqa: E402
 from schedsim.validation.capture.program import refs  # noqa: E402
+from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
+from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.fusible import fusible_target  # noqa: E402
+from schedsim.validation.compiled.group import FusedGroup, Groups  # noqa: E402
+
+from schedsim import Schedule  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -101,3 +108,32 @@ def test_the_gradient_of_an_interpolation_is_one_kernel_and_no_scatters():
     parts = targets(decompose(captured.program))
     assert parts.count(aten.upsample_bilinear2d_backward.default) == 1
     assert not {aten._unsafe_index_put.default, aten.index_put.default} & set(parts)
+
+
+class _TensorsGivenTwice(torch.nn.Module):
+    """One op on arguments some of which are one tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 8))
+
+    def forward(self, x):
+        y = self.weight * x
+        y = (y + y) * (y + x) + (x + y)
+        return torch.addcmul(y, y, x) + torch.addcmul(y, x, x)
+
+
+def test_a_tensor_that_is_two_arguments_is_traced_by_itself():
+    """`y + y` is no trace of `y + x`, although both read tensors of one form."""
+    torch.manual_seed(0)
+    model, x = _TensorsGivenTwice(), torch.randn(4, 8)
+    captured = captured_step(model, (x,), lambda made: made.sum())
+    model(x).sum().backward()
+    expected, model.weight.grad = model.weight.grad, None
+    found = replace(captured, program=fused(captured.program, Groups()))
+    found = replace(found, graph=to_graph(found.program, "repeated", 0))
+    for call in found.program.calls:
+        if isinstance(call.target, FusedGroup):
+            call.target.run_by_op()
+    found.module(Schedule.store_all(found.graph))(x).backward()
+    torch.testing.assert_close(model.weight.grad, expected)

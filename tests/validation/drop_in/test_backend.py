@@ -98,6 +98,14 @@ def test_unknown_options_are_refused():
         session_of(None)
 
 
+def test_a_mode_of_inductor_is_refused_in_a_line():
+    """It excludes options in torch.compile, so that there would be no budget."""
+    step = torch.compile(torch.nn.Linear(4, 4), backend="schedsim", mode="max-autotune")
+    with pytest.raises(Exception, match="mode='max-autotune' is of inductor's own") as error:
+        step(torch.randn(2, 4))
+    assert "budget" in str(error.value)
+
+
 class Looped(torch.nn.Module):
     """A model whose own function Dynamo gives up: the graph breaks within a loop."""
 
