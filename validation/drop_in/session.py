@@ -134,6 +134,7 @@ class Session:
         self._meter: OutsideMeter | None = None
         self._marks: list[tuple[str, int]] = []
         self._results = HeldResults()
+        self._order: list[int] = []  # the halves of the present step as they run
 
     def running(self) -> AbstractContextManager[None]:
         """Around a forward of the whole model, for sessions of several ranks."""
@@ -147,15 +148,16 @@ class Session:
     def rehearsing(self) -> Iterator[None]:
         """Mark the block as no step of the loop; it may come in the middle of a step."""
         before, calls, self.is_rehearsing = self.is_rehearsing, self._calls, True
-        resident_bytes = self.plans.resident_bytes
-        self._calls = list(calls)
+        resident_bytes, order = self.plans.resident_bytes, self._order
+        self._calls, self._order = list(calls), list(order)
         self._stop_measuring()
         try:
             yield
         finally:
             self.is_rehearsing = before
             self.plans.leave_rehearsal(resident_bytes)
-            self._calls = calls  # the loop's calls: those of the block may live on, in a cycle
+            # The loop's calls: those of the block may live on, in a cycle.
+            self._calls, self._order = calls, order
 
     def note(self, line: str) -> None:
         """Add `line` to the report, once."""
@@ -203,6 +205,7 @@ class Session:
         if not any(call.is_open for call in self._calls):
             self._begin_step(part, arguments, binding)
         self._mark("forward", len(self._calls))
+        self._order.append(len(self._calls))
         key = (index, sum(call.part is part and call.is_open for call in self._calls))
         earlier = [call for call in self._calls if call.is_open]
         # What the step is given is there in every call, and the first one reads it.
@@ -250,7 +253,9 @@ class Session:
 
     def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` is about to run."""
-        self._mark("backward", self._number_of(header))
+        number = self._number_of(header)
+        self._mark("backward", number)
+        self._order.append(~number)
         if self._meter is not None:
             when_backward_ends(lambda: self._mark("backward is over", -1))
 
@@ -326,9 +331,28 @@ class Session:
         """
         may_start = self._meter is None and may_record()
         self._read_step()
+        self._look_at_order()
         self._stop_measuring()
-        self._calls, self._is_spoiled = [], False
+        self._calls, self._order, self._is_spoiled = [], [], False
         return may_start
+
+    def _look_at_order(self) -> None:
+        """Measure the next step if this one ran its halves in an order that no plan is for."""
+        calls, order = self._calls, tuple(self._order)
+        if self._is_missing or self._is_spoiled or self._meter is not None:
+            return
+        if not all(call.is_done for call in calls):
+            return
+        if self.plans.is_for(tuple(call.key for call in calls), order):
+            return
+        self._is_missing = True
+        line = (
+            "the backwards of a step came in an order that was not seen before: that step may "
+            "have exceeded the budget, and the next one is measured"
+        )
+        if line not in self.check_note:
+            self.note(line)
+            warnings.warn(line, ReplannedWarning, stacklevel=2)
 
     def _start_measuring(self, device: torch.device) -> None:
         """Begin a record, if it is worth it and no other profiler is on."""

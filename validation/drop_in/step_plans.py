@@ -30,6 +30,7 @@ from .step_record import (
     StepRecord,
     bytes_between_halves,
     bytes_by_itself,
+    last_first,
     single_peak_bytes,
 )
 from .traced_part import TracedPart
@@ -156,6 +157,15 @@ class StepPlans:
             return
         self.records = [known for known in self.records if not known.is_like(record)] + [record]
         self._chosen.clear()
+
+    def is_for(self, keys: tuple[Key, ...], order: tuple[int, ...]) -> bool:
+        """Whether the schedules of these calls are for this order of their halves.
+
+        Calls of known steps that run backward from the last to the first are, unless the same calls
+        were seen in other orders alone.
+        """
+        seen = [record.halves for record in self.records if record.keys == keys]
+        return order in seen or (not seen and order == last_first(len(keys)))
 
     def forget(self, index: int) -> None:
         """Forget the steps in which part `index` ran: no other will."""

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import session as session_module  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
-from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning, ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.measure.allocator import AllocatorRecord  # noqa: E402
 from schedsim.validation.torch_private.profiler_records import is_profiling  # noqa: E402
@@ -319,3 +319,31 @@ def test_backwards_in_the_order_of_forwards_are_within_the_budget(step, budget):
 def _peak(model, batches, step):
     [reading] = AllocatorMeter().read(lambda: step(model, batches))
     return reading.peak_bytes
+
+
+def test_another_order_is_told_and_planned_anew():
+    """Backwards from the last call to the first, and later from the first to the last."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 64), nn.Tanh()) for _ in range(1)))
+    model.append(nn.Linear(64, 16))
+    batches = [(torch.randn(128, 16),) * 2 for _ in range(4)]
+    schedsim.rematerialize(model, batches[0][0], 300_000, in_place=True, effort=0.2)
+
+    def last_first(model, batches):
+        sum(nn.functional.mse_loss(model(x), target) for x, target in batches).backward()
+
+    for _ in range(3):
+        last_first(model, batches)
+        model.zero_grad()
+    first_in_first_out(model, batches)
+    model.zero_grad()
+    with pytest.warns(ReplannedWarning, match="an order that was not seen before"):
+        first_in_first_out(model, batches)
+    model.zero_grad()
+    first_in_first_out(model, batches)
+    model.zero_grad()
+    orders = [record.halves for record in session_in(model).plans.records]
+    assert orders == [(0, 1, 2, 3, -4, -3, -2, -1), (0, 1, 2, 3, -1, -2, -3, -4)]
+    [reading] = AllocatorMeter().read(lambda: first_in_first_out(model, batches))
+    resident = storage_bytes([*model.parameters(), batches[0]])
+    assert resident + reading.peak_bytes <= session_in(model).peak_bytes <= 300_000
