@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 import re
 import warnings
 import weakref
@@ -21,6 +22,13 @@ from schedsim.validation.torch_private.profiler_records import is_profiling  # n
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _without_metrics(monkeypatch):
+    """Beside transformers, torch 2.11 logs an error of its metrics, whose frames pytest keeps."""
+    metrics = logging.getLogger("torch._dynamo.metrics_context")
+    monkeypatch.setattr(metrics, "disabled", True)
 
 
 class Block(nn.Module):
