@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from schedsim.errors import UnsupportedError
+from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..capture.program import Program, empty_of
 from ..torch_private import joint_graphs as private
@@ -28,6 +29,8 @@ def compile_schedule(module: ScheduledOps) -> ScheduledOps:
 
     Raises
     ------
+    SchedsimError
+        In the first step: the compiled backward gives other gradients than the ops.
     UnsupportedError
         The schedule repeats random ops, whose numbers only the uncompiled form replays, or the step
         updates buffers (batch norms) in the middle of it.
@@ -56,6 +59,17 @@ def compile_schedule(module: ScheduledOps) -> ScheduledOps:
     return module
 
 
+def _compare(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    """Raise where compiled gradients are others than those of the ops, beyond rounding."""
+    for mine, its in zip(found, expected, strict=True):
+        if (mine - its).norm() <= 0.05 * its.norm() + 1e-6:
+            continue
+        raise SchedsimError(
+            "the backward that inductor has compiled gives other gradients than its ops",
+            hint="run the schedule uncompiled, or rematerialize(..., compile=True)",
+        )
+
+
 def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
     mode = private.fake_mode()
     counts = [0] * len(module._counts)
@@ -81,6 +95,7 @@ def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
     quick_forward = private.inductor_compiled(forward, resident, mode)
     quick_backward = private.inductor_compiled(backward, [*resident, *carried, gradient], mode)
     del outputs, carried
+    compared: list[bool] = []
 
     def run_forward(resident: Any, counts: list[int], random: Any, hook: Any) -> Any:
         for run in runs[:first]:
@@ -99,8 +114,13 @@ def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
         for run in runs[first:]:
             counts[run] += 1
         arguments = [*resident, *carried, *gradients]
+        expected = None if compared else backward(*arguments)
         carried.clear()
-        return list(quick_backward(arguments))
+        found = list(quick_backward(arguments))
+        if expected is not None:
+            _compare(found, expected)
+            compared.append(True)
+        return found
 
     return replace(
         halves,
