@@ -12,6 +12,7 @@ from torch._decomp import decomposition_table
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 BATCH_NORMS = {
     "_native_batch_norm_legit_functional.default": 0,
@@ -98,6 +99,18 @@ def true_layouts() -> Iterator[None]:
 
         return run
 
+    is_over = False
+
+    def for_fakes(own: Callable[..., Any], of_kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """Inductor copies this table when it is imported, and computes with what it finds."""
+
+        @functools.wraps(own)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            computes = is_over or get_proxy_mode() is not None
+            return (own if computes else of_kernel)(*args, **kwargs)
+
+        return run
+
     before: list[tuple[dict[Any, Callable[..., Any]], Any, Callable[..., Any]]] = []
     for rule, ops in (
         (laid_out, BATCH_NORMS),
@@ -112,11 +125,12 @@ def true_layouts() -> Iterator[None]:
             for table, first in ((decomposition_table, 0), (op_implementations_dict, 2)):
                 if op in table:
                     before.append((table, op, table[op]))
-                    table[op] = rule(table[op], first + position)
+                    table[op] = for_fakes(table[op], rule(table[op], first + position))
     FakeTensorMode.cache_clear()
     try:
         yield
     finally:
+        is_over = True
         for table, op, own in before:
             table[op] = own
         FakeTensorMode.cache_clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -112,3 +114,31 @@ def test_backwards_of_losses(name, more, form):
         with true_layouts(), mode:
             faked = op(*map(mode.from_tensor, given), *more).stride()
         assert faked == op(*given, *more).stride()
+
+
+def backward_of_loss(given, x, target):
+    """One whose fake is changed."""
+    return torch.ops.aten.mse_loss_backward(given, x, target, 1)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_who_copies_the_table_of_decompositions_computes_as_before(is_over):
+    """Inductor does, when it is first imported: from within a trace it had empty results for good.
+
+    Gradients of whatever the process compiled later were garbage.
+    """
+    from torch._decomp import decomposition_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    op = torch.ops.aten.mse_loss_backward.default
+    given = torch.randn(()), torch.randn(4, 3), torch.randn(4, 3)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(true_layouts())
+        copied = {op: decomposition_table[op]}
+        if is_over:
+            stack.close()
+        traced = make_fx(backward_of_loss, decomposition_table=copied)(*given)
+    assert op not in [node.target for node in traced.graph.nodes]
+    torch.testing.assert_close(traced(*given), backward_of_loss(*given))
+    if is_over:
+        torch.testing.assert_close(copied[op](*given, 1), backward_of_loss(*given))
