@@ -250,10 +250,8 @@ class CutSearch:
         The first-order method ends with its work: it gets as many cuts as it has enough steps for.
         """
         found = counts[0]
-        if found <= _LOOK_CUTS and self._is_small(_LOOK_CUTS):
-            return found
         if found <= _LOOK_CUTS:
-            return _LOOK_CUTS
+            return found if self._is_small(_LOOK_CUTS) else _LOOK_CUTS
         if self._is_small(found):
             return found
         for count in counts:

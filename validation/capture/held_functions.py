@@ -15,7 +15,9 @@ from typing import Any
 
 from torch import nn
 
+from ..guards.state_change import GONE
 from ..guards.state_walk import HOOKS
+from ..guards.watched_places import held_by
 
 _DEPTH = 8
 """Most wrappers around each other that are looked through."""
@@ -104,8 +106,5 @@ def _function_of(value: Any) -> types.FunctionType | None:
 
 
 def _filled(function: types.FunctionType) -> Iterator[tuple[types.CellType, Any]]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell, cell.cell_contents
-        except ValueError:  # nothing is in it yet
-            continue
+    cells = ((cell, held_by(cell)) for cell in function.__closure__ or ())
+    return ((cell, content) for cell, content in cells if content is not GONE)

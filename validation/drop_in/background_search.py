@@ -34,8 +34,8 @@ class BackgroundSearch(Generic[Result]):
         def run() -> None:
             try:
                 self._found = search()
-            except Exception as error:  # the loop goes on with its present schedule
-                if "shutdown" not in str(error):  # else the process ends meanwhile
+            except Exception:  # the loop goes on with its present schedule
+                if threading.main_thread().is_alive():  # else the process ends meanwhile
                     log.exception("a search in the background failed")
 
         self._thread = threading.Thread(target=run, name="schedsim search")

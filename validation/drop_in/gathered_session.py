@@ -7,7 +7,6 @@ does not depend on the schedules, and each rank follows a plan of its own.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -39,7 +38,7 @@ from .outside_code import OutsideMeter, outside_meter
 from .part_sizes import Binding
 from .session import PartCall, Session
 from .sharded_state import Passing, ShardedState
-from .step_record import Key, last_first, order_of
+from .step_record import Key, last_first
 from .traced_part import TracedPart
 
 
@@ -127,8 +126,9 @@ class GatheredSession(Session):
     def _begun(self, inputs: Any) -> int:
         """Begin a step, before which nothing is gathered; the bytes resident beside gradients."""
         self._read_step()
+        self._look_at_order()
         self._stop_measuring()
-        self._calls = []
+        self._calls, self._order = [], []
         self._shares.look()
         self._passing = self._shares.passing()
         lasting = self._shares.lasting_bytes + storage_bytes(inputs)
@@ -187,16 +187,9 @@ class GatheredSession(Session):
         """The backward half of a call of `part` is about to run."""
         self._mark("backward", self._number_of(header))
 
-    def backward_ends(
-        self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
-    ) -> None:
-        """The backward half of a call has run, and gives its inputs these gradients."""
-        number = self._number_of(header)
-        self._mark("after backward", number)
-        if number < 0:
-            return
-        self._calls[number].is_done = True
-        if self._meter is not None and all(call.is_done for call in self._calls):
+    def _end_measured(self, number: int, gradients: Callable[[], list[torch.Tensor]]) -> None:
+        """The backward of call `number` has run in a measured step."""
+        if all(call.is_done for call in self._calls):
             # What the first block gathered is reduced when backward ends; then come other things.
             when_backward_ends(self._ends)
 
@@ -212,8 +205,7 @@ class GatheredSession(Session):
         whole = len(stretches) == len(self._marks) + 1
         if not whole or len(set(self._marks)) < len(self._marks):
             return  # some backward ran twice
-        if order_of(self._marks) != last_first(len(calls)):
-            self._say_other_order()
+        if tuple(self._order) != last_first(len(calls)):
             return
         costs = [call.part.cost(call.number) for call in calls]
         levels = levels_of(calls, costs, self._marks, stretches)
@@ -230,14 +222,15 @@ class GatheredSession(Session):
             )
         )
 
-    def _say_other_order(self) -> None:
-        line = (
-            "backwards of sharded blocks ran in another order than from the last block to the "
-            "first: such steps run by the schedules that keep least, and may exceed the budget"
-        )
-        if line not in self.check_note:
-            self.note(line)
-            warnings.warn(line, PlainStepWarning, stacklevel=2)
+    def _look_at_order(self) -> None:
+        """Tell of a step in another order than plans are for."""
+        done = all(call.is_done for call in self._calls)
+        if done and self._order and tuple(self._order) != last_first(len(self._calls)):
+            self._tell(
+                "backwards of sharded blocks ran in another order than from the last block to the "
+                "first, which plans are for: such steps may exceed the budget",
+                PlainStepWarning,
+            )
 
     @property
     def is_learning(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .part_line import CallInLine, PartCost
 from .part_sizes import Binding
 from .step_record import StepRecord, scaled_bytes
 from .traced_part import TracedPart
@@ -68,9 +67,10 @@ class _AroundHalves:
         # What the step is given is there in every call; the first call reads it. So is what the
         # code before the first call has kept; its own most stands with the first call.
         left, most = (self._scaled(n, 0) for n in (record.before.left, record.before.most))
-        self.base = resident_bytes + self.shared[0] + left
-        self.most_before = self.base + most - left
-        self.made = 0  # gradients, and what the code after backwards has left
+        # Bytes beside what calls keep, at the present half: beside those before the step, what the
+        # code after open forwards holds, gradients, and what the code after backwards has left.
+        self.level = resident_bytes + self.shared[0] + left
+        self.most_before = self.level + most - left
         self.held: dict[int, int] = {}  # call -> what the code after its forward holds for it
         self.trained: set[int] = set()
 
@@ -83,7 +83,7 @@ class _AroundHalves:
         for half, following in zip(order, (*order[1:], order[-1]), strict=True):
             if half >= 0:
                 i = half
-                before[i] = self.base + self.made + sum(self.held.values())
+                before[i] = self.level
                 given = self._given(following)
                 stretch = self.record.after_forward[i]
                 between[i] = max(0, self._scaled(stretch.most, i) - given) + given
@@ -92,18 +92,18 @@ class _AroundHalves:
                     at_end = left
                 else:
                     self.held[i] = left
+                    self.level += left
             else:
                 i = ~half
-                self.held.pop(i, None)
-                backward_before[i] = self.base + self.made + sum(self.held.values())
+                self.level -= self.held.pop(i, 0)
+                backward_before[i] = self.level
                 self._train(i)
                 stretch = self.record.after_backward[i]
                 behind = self._scaled(stretch.most, i)
-                behind += self.parts[i].input_gradient_bytes(self.sizes[i])
-                after[i] = self.base + self.made + sum(self.held.values()) + behind
-                self.made += self._scaled(stretch.left, i)
+                after[i] = self.level + behind + self.parts[i].input_gradient_bytes(self.sizes[i])
+                self.level += self._scaled(stretch.left, i)
                 if self.record.held_results:
-                    self.made += self._scaled(self.record.held_results[i], i)
+                    self.level += self._scaled(self.record.held_results[i], i)
         after[0] = max(after[0], self.most_before)
         return [
             AroundCall(
@@ -120,7 +120,7 @@ class _AroundHalves:
         """Count the gradients that call i makes, if no other has made them."""
         key = self.record.trained[i] if self.record.trained else i
         if key not in self.trained:
-            self.made += self.parts[i].gradient_bytes
+            self.level += self.parts[i].gradient_bytes
             self.trained.add(key)
 
     def _given(self, half: int) -> int:
@@ -136,8 +136,3 @@ def _shared_bytes(record: StepRecord, i: int, part: TracedPart, size: Binding) -
     measured, now = part.input_bytes(record.bindings[i]), part.input_bytes(size)
     shared = min(record.shared_bytes[i], measured)
     return now if shared == measured else min(shared, now)
-
-
-def call_in_line(choices: tuple[PartCost, ...], around: AroundCall) -> CallInLine:
-    """A call that may take any of `choices`, with the bytes around it."""
-    return CallInLine(choices, *around)

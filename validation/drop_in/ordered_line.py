@@ -73,22 +73,23 @@ class OrderedLine:
         """
         if self.is_plain:
             return divide(self.calls, budget_bytes)
-        best = self._within(self._alike(), budget_bytes)
+        found = [self._plan(costs) for costs in self._alike()]
         low, high = 0, self._store_all_bytes()
         asked = min(budget_bytes, high)
         for _ in range(_ATTEMPTS):
             costs = self._programme(asked)
-            fits = costs is not None and self.peak_of(costs) <= budget_bytes
-            if costs is not None and fits:
-                best = self._within([costs, *([best.costs] if best else [])], budget_bytes)
-            if costs is None or fits:
+            plan = None if costs is None else self._plan(costs)
+            if plan is not None:
+                found.append(plan)
+            if plan is None or plan.peak_bytes <= budget_bytes:
                 low = asked
             else:
                 high = asked
             if high - low <= max(1, budget_bytes // 500):
                 break
             asked = (low + high) // 2
-        return best
+        fitting = [plan for plan in found if plan.peak_bytes <= budget_bytes]
+        return min(fitting, key=lambda plan: plan.time_s, default=None)
 
     def store_all_peak(self) -> int:
         """The peak of the step in which every call takes its first choice, which is store-all."""
@@ -122,16 +123,8 @@ class OrderedLine:
         rows = [[row[min(k, len(row) - 1)] for row in ranked] for k in range(most)]
         return [self._unified(row) for row in rows]
 
-    def _within(
-        self, choices: Sequence[tuple[PartCost, ...]], budget_bytes: int
-    ) -> LinePlan | None:
-        """The quickest of `choices` that fits."""
-        found = [
-            LinePlan(costs, peak, sum(cost.time_s for cost in costs))
-            for costs in choices
-            if (peak := self.peak_of(costs)) <= budget_bytes
-        ]
-        return min(found, key=lambda plan: plan.time_s, default=None)
+    def _plan(self, costs: tuple[PartCost, ...]) -> LinePlan:
+        return LinePlan(costs, self.peak_of(costs), sum(cost.time_s for cost in costs))
 
 
 def least_budget(line: OrderedLine, too_little: int) -> int:

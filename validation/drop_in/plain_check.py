@@ -23,6 +23,7 @@ from ..capture.capture import record_step
 from ..guards.differential import Both, Difference
 from ..guards.recording import detached_copies
 from ..guards.state_change import ATOMS
+from ..guards.state_walk import slots_of
 from ..measure.storage import local
 from ..torch_private.module_tables import buffers_of, parameters_of
 from ..torch_private.pytrees import tree_leaves
@@ -69,16 +70,11 @@ def _found_in(output: Any, depth: int, seen: dict[int, Any]) -> list[Tensor]:
             found.append(leaf)
         elif depth and id(leaf) not in seen and not isinstance(leaf, _OPAQUE):
             seen[id(leaf)] = leaf
-            held = [name for kind in type(leaf).__mro__ for name in _slots_of(kind)]
+            held = [name for kind in type(leaf).__mro__ for name in slots_of(kind)]
             values = [*getattr(leaf, "__dict__", {}).values()]
             values += [getattr(leaf, name) for name in held if hasattr(leaf, name)]
             found += [t for value in values for t in _found_in(value, depth - 1, seen)]
     return found
-
-
-def _slots_of(kind: type) -> tuple[str, ...]:
-    found = vars(kind).get("__slots__", ())
-    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def _differentiable(output: Any) -> list[Tensor]:

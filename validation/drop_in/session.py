@@ -31,7 +31,7 @@ from .held_state import HeldState, may_record
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .part_sizes import Binding
 from .step_plans import StepPlans
-from .step_record import NOTHING, Key, StepRecord, order_of
+from .step_record import NOTHING, Key, StepRecord
 from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
@@ -205,7 +205,6 @@ class Session:
         if not any(call.is_open for call in self._calls):
             self._begin_step(part, arguments, binding)
         self._mark("forward", len(self._calls))
-        self._order.append(len(self._calls))
         key = (index, sum(call.part is part and call.is_open for call in self._calls))
         earlier = [call for call in self._calls if call.is_open]
         # What the step is given is there in every call, and the first one reads it.
@@ -253,9 +252,7 @@ class Session:
 
     def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` is about to run."""
-        number = self._number_of(header)
-        self._mark("backward", number)
-        self._order.append(~number)
+        self._mark("backward", self._number_of(header))
         if self._meter is not None:
             when_backward_ends(lambda: self._mark("backward is over", -1))
 
@@ -269,7 +266,11 @@ class Session:
             return
         self._calls[number].is_done = True
         if self._meter is not None:
-            self._results.end(number, gradients())
+            self._end_measured(number, gradients)
+
+    def _end_measured(self, number: int, gradients: Callable[[], list[torch.Tensor]]) -> None:
+        """The backward of call `number` has run in a measured step."""
+        self._results.end(number, gradients())
 
     def _number_of(self, header: torch.Tensor) -> int:
         """The number of the call that has saved `header`; -1 if it is of no call of this step.
@@ -338,21 +339,19 @@ class Session:
 
     def _look_at_order(self) -> None:
         """Measure the next step if this one ran its halves in an order that no plan is for."""
-        calls, order = self._calls, tuple(self._order)
+        calls = self._calls
         if self._is_missing or self._is_spoiled or self._meter is not None:
             return
         if not all(call.is_done for call in calls):
             return
-        if self.plans.is_for(tuple(call.key for call in calls), order):
+        if self.plans.is_for(tuple(call.key for call in calls), tuple(self._order)):
             return
         self._is_missing = True
-        line = (
+        self._tell(
             "the backwards of a step came in an order that was not seen before: that step may "
-            "have exceeded the budget, and the next one is measured"
+            "have exceeded the budget, and the next one is measured",
+            ReplannedWarning,
         )
-        if line not in self.check_note:
-            self.note(line)
-            warnings.warn(line, ReplannedWarning, stacklevel=2)
 
     def _start_measuring(self, device: torch.device) -> None:
         """Begin a record, if it is worth it and no other profiler is on."""
@@ -379,16 +378,22 @@ class Session:
 
     def _say_unmeasured(self) -> None:
         """Say that this step may take more than its budget, which a later step will tell."""
-        line = (
+        self._tell(
             "the loop's code around the graphs, as its loss, is not measured under another "
-            "profiler: steps may exceed the budget until one runs without it"
+            "profiler: steps may exceed the budget until one runs without it",
+            PlainStepWarning,
         )
+
+    def _tell(self, line: str, kind: type[UserWarning]) -> None:
+        """Warn of `line`, and add it to the report, once."""
         if line not in self.check_note:
             self.note(line)
-            warnings.warn(line, PlainStepWarning, stacklevel=2)
+            warnings.warn(line, kind, stacklevel=3)
 
     def _mark(self, what: str, number: int) -> None:
         """Note what is about to run: a half of call `number`, or the code after it."""
+        if what in ("forward", "backward") and number >= 0:
+            self._order.append(number if what == "forward" else ~number)
         if self._meter is not None:
             self._meter.mark()
             self._marks.append((what, number))
@@ -445,7 +450,7 @@ class Session:
             tuple(after["after forward"][i] for i in every),
             tuple(after["after backward"][i] for i in every),
             self._front,
-            order_of(self._marks),
+            tuple(self._order),
             tuple(call.trained for call in self._calls),
             self._results.held_bytes(len(self._calls)),
         )

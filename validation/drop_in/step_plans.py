@@ -21,9 +21,9 @@ from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..step_budget import budget_in_bytes
 from .background_search import BackgroundSearch
 from .drop_in_options import DropInOptions
-from .line_calls import bytes_around_calls, call_in_line
+from .line_calls import bytes_around_calls
 from .ordered_line import OrderedLine, least_budget
-from .part_line import LinePlan, PartCost
+from .part_line import CallInLine, LinePlan, PartCost
 from .part_sizes import Binding
 from .step_record import (
     Key,
@@ -684,7 +684,7 @@ class StepPlans:
             allowed = choices[key[0]]
             if key in chosen:
                 allowed = tuple(c for c in allowed if c.kept_bytes <= chosen[key].kept_bytes)
-            calls.append(call_in_line(allowed, around[i]))
+            calls.append(CallInLine(allowed, *around[i]))
         return OrderedLine(tuple(calls), record.halves, record.keys)
 
     def _room(self) -> int:

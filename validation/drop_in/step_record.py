@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .outside_code import OutsideBytes
@@ -72,19 +71,6 @@ def last_first(num_calls: int) -> tuple[int, ...]:
     (0, 1, -2, -1)
     """
     return (*range(num_calls), *(~i for i in reversed(range(num_calls))))
-
-
-def order_of(marks: Sequence[tuple[str, int]]) -> tuple[int, ...]:
-    """The order of the halves of calls, of what was about to begin and the number of its call.
-
-    Examples
-    --------
-    >>> order_of([("forward", 0), ("after forward", 0), ("backward", 0), ("after backward", 0)])
-    (0, -1)
-    """
-    return tuple(
-        n if what == "forward" else ~n for what, n in marks if what in ("forward", "backward")
-    )
 
 
 def scaled_bytes(num_bytes: int, measured: int, now: int) -> int:

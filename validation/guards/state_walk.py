@@ -337,7 +337,7 @@ class StateWalk:
         slots = [
             name
             for kind in type(value).__mro__
-            for name in _slots(kind)
+            for name in slots_of(kind)
             if isinstance(getattr(kind, name, None), types.MemberDescriptorType)
         ]
         for name in slots:
@@ -379,6 +379,7 @@ class StateWalk:
             self.places.append(ValuePlace(path, read, lambda _: None, same_sum, read(), "array"))
 
 
-def _slots(kind: type) -> tuple[str, ...]:
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The names of the slots that a class itself declares."""
     found = kind.__dict__.get("__slots__", ())
     return (found,) if isinstance(found, str) else tuple(found)

@@ -7,6 +7,7 @@ parameter: whoever gets the gradient may change either.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,10 +46,10 @@ def deliveries(
     last: dict[int, int] = {}
     for k in range(split, len(calls)):
         call = program.calls[calls[k]]
-        values = [*refs((call.args, call.kwargs)), *(v for v in call.outputs if v >= 0)]
+        touched = [*refs((call.args, call.kwargs)), *(v for v in call.outputs if v >= 0)]
         if call.lean is not None:
-            values += refs(call.lean[1])
-        last.update((program.values[v].storage, k) for v in values)
+            touched += refs(call.lean[1])
+        last.update((program.values[v].storage, k) for v in touched)
     ended = len(calls) - 1
     with_input = {program.values[v].storage for v in program.input_gradients.values()}
     ready: dict[int, int] = {}  # storage -> the run after which its gradients are given away
@@ -58,15 +59,12 @@ def deliveries(
         if program.storages[storage].kind != "computed" or storage in with_input:
             mine = ended
         ready[storage] = max(mine, ready.get(storage, split))
-    order = sorted(
-        (ready[program.values[v].storage], position)
-        for position, v in enumerate(program.gradients.values())
-    )
-    values = list(program.gradients.values())
+    values = [program.values[v] for v in program.gradients.values()]
+    order = sorted((ready[value.storage], position) for position, value in enumerate(values))
     found, waiting, waiting_bytes = [], [], 0
     for i, (after, position) in enumerate(order):
         waiting.append(position)
-        waiting_bytes += _num_bytes(program, values[position])
+        waiting_bytes += values[position].dtype.itemsize * math.prod(values[position].shape)
         is_last_here = i + 1 == len(order) or order[i + 1][0] > after
         if is_last_here and after < ended and waiting_bytes >= least_bytes:
             found.append(Delivery(after, tuple(waiting)))
@@ -76,11 +74,3 @@ def deliveries(
 
 def _storage(program: Program, name: str) -> int:
     return program.values[program.parameters[name]].storage
-
-
-def _num_bytes(program: Program, v: int) -> int:
-    value = program.values[v]
-    size = value.dtype.itemsize
-    for length in value.shape:
-        size *= length
-    return size

@@ -95,7 +95,7 @@ def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
     quick_forward = private.inductor_compiled(forward, resident, mode)
     quick_backward = private.inductor_compiled(backward, [*resident, *carried, gradient], mode)
     del outputs, carried
-    compared: list[bool] = []
+    is_compared = False
 
     def run_forward(resident: Any, counts: list[int], random: Any, hook: Any) -> Any:
         for run in runs[:first]:
@@ -111,15 +111,16 @@ def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
         random: Any,
         hook: Any,
     ) -> Any:
+        nonlocal is_compared
         for run in runs[first:]:
             counts[run] += 1
         arguments = [*resident, *carried, *gradients]
-        expected = None if compared else backward(*arguments)
+        expected = None if is_compared else backward(*arguments)
         carried.clear()
         found = list(quick_backward(arguments))
         if expected is not None:
             _compare(found, expected)
-            compared.append(True)
+            is_compared = True
         return found
 
     return replace(

@@ -9,13 +9,9 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from part_sizes_by_hand import PartByHand
-from schedsim.validation.drop_in.line_calls import (
-    AroundCall,
-    bytes_around_calls,
-    call_in_line,
-)
+from schedsim.validation.drop_in.line_calls import AroundCall, bytes_around_calls
 from schedsim.validation.drop_in.outside_code import OutsideBytes
-from schedsim.validation.drop_in.part_line import PartCost
+from schedsim.validation.drop_in.part_line import CallInLine, PartCost
 from schedsim.validation.drop_in.step_record import StepRecord
 
 FIRST = PartByHand(output=4, given=0, inputs=2, gradient_bytes=30)
@@ -50,9 +46,9 @@ def test_a_call_in_its_place():
     """Its backward begins beside what later ones left and what the code at the end holds."""
     cost = PartCost(0, 8, 9, 10, 1.0)
     around = AroundCall(shared=2, before=100, between=7, backward_before=123, after=107)
-    call = call_in_line((cost,), around)
+    call = CallInLine((cost,), *around)
     assert call.peak_bytes(5, cost) == max(100 + 3 + 9, 100 + 5 + 8 + 7, 123 + 3 + 10, 107 + 5)
-    call = call_in_line((cost,), around._replace(after=173))
+    call = CallInLine((cost,), *around._replace(after=173))
     assert call.peak_bytes(5, cost) == 173 + 5
 
 
