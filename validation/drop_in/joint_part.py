@@ -80,14 +80,17 @@ class OpenSize(NamedTuple):
         Expression by which Dynamo names it, like ``L['x'].size()[1]``.
     traced
         Its value during tracing.
+    told
+        The largest value that the caller told torch of; otherwise ``None``.
     most
-        Its largest value, if the caller told torch; otherwise ``None``.
+        The largest value that the graph takes; ``None`` where any is taken.
     """
 
     position: int
     dim: int
     source: str
     traced: int
+    told: int | None
     most: int | None
 
 
@@ -210,10 +213,10 @@ class _JointBuilder(ProgramBuilder):
 
     def _note(self, name: str, size: torch.SymInt, position: int, dim: int) -> None:
         if name not in self.found:
-            source, (traced, most) = self._source(position), private.known_of(size)
+            source = self._source(position)
             if dim >= 0:
                 source += f".size()[{dim}]"
-            self.found[name] = OpenSize(position, dim, source, traced, most)
+            self.found[name] = OpenSize(position, dim, source, *private.known_of(size))
 
     def _source(self, position: int) -> str:
         return self.sources[position] if position < len(self.sources) else f"argument{position}"

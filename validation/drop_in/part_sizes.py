@@ -98,12 +98,12 @@ class PartSizes:
         return np.array(self._tensor_numbers(binding), np.int64)
 
     def limit(self, binding: Binding, largest: Mapping[int, int]) -> Binding:
-        """`binding`, made larger where torch or the caller named a larger size for a dimension."""
+        """`binding`, made larger where the caller named a larger size for a dimension."""
         found = []
         for number, at in zip(binding, self.open_sizes, strict=True):
             dim = re.search(r"size\(\)\[(\d+)\]$", at.source)
-            told = largest.get(int(dim[1])) if dim else None
-            found.append(max(number, told or at.most or 0))
+            given = largest.get(int(dim[1])) if dim else None
+            found.append(max(number, given or at.told or 0))
         return tuple(found)
 
     def in_words(self, binding: Binding) -> str:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import sympy
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -50,13 +51,39 @@ def size_text(size: torch.SymInt) -> str | None:
     return _expression_text(size.node.expr)
 
 
-def known_of(size: torch.SymInt) -> tuple[int, int | None]:
-    """The value of an open size when it was traced, and its largest value, if torch was told."""
-    most: int | None = None
-    found = size.node.shape_env.var_to_range.get(size.node.expr)
-    if found is not None and found.upper.is_finite and found.upper < 2**31:
-        most = int(found.upper)
-    return int(size.node.hint), most
+class KnownSize(NamedTuple):
+    """What a trace knows of an open size.
+
+    Attributes
+    ----------
+    traced
+        Its value during the trace.
+    told
+        The largest value that the caller named (`mark_dynamic(max=...)`); otherwise ``None``.
+    most
+        The largest value that the graph takes, named or found (positions that a table has);
+        ``None`` where it has none.
+    """
+
+    traced: int
+    told: int | None
+    most: int | None
+
+
+def known_of(size: torch.SymInt) -> KnownSize:
+    """What the trace knows of `size`, a size that it left open."""
+    symbol, env = size.node.expr, size.node.shape_env
+    traced = int(size.node.hint)
+    found = env.var_to_range.get(symbol)
+    if found is None or not found.upper.is_finite or found.upper >= 2**31:
+        return KnownSize(traced, None, None)
+    most = int(found.upper)
+    # Torch keeps one range for both: what it found itself is also a guard.
+    is_guard = any(
+        guard.expr.free_symbols == {symbol} and guard.expr.subs(symbol, most + 1) == sympy.false
+        for guard in env.guards
+    )
+    return KnownSize(traced, None if is_guard else most, most)
 
 
 @functools.cache

@@ -47,3 +47,34 @@ def test_open_sizes_are_formulas():
     assert varying.sizes.traced == (9,)
     assert varying.output_bytes((9,)) == 9 * 16 == varying.output_bytes((18,)) // 2
     torch._dynamo.reset()
+
+
+class Positions(nn.Module):
+    """A table bounds the lengths that it takes, as those of position embeddings do."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(512, 8))
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)))
+
+    def forward(self, x):
+        return self.layers(x + self.table[: x.shape[1]])
+
+
+@pytest.mark.parametrize("told", [None, 64])
+def test_the_length_of_a_table_is_no_length_to_plan_for(told):
+    """The budget need not hold what nobody gives."""
+    torch._dynamo.reset()
+    model = Positions()
+    options = {"budget": 10**9, "effort": 0.2}
+    step = torch.compile(model, backend="schedsim", options=options)
+    for length in (48, 40):
+        x = torch.randn(4, length, 8)
+        if told:
+            torch._dynamo.mark_dynamic(x, 1, min=2, max=told)
+        step(x).square().sum().backward()
+    session = session_of(options)
+    (size,) = session.parts[-1].sizes.open_sizes
+    assert (size.told, size.most) == (told, told or 512)
+    assert session.parts[-1].sizes.limit((40,), {}) == (told or 40,)
+    torch._dynamo.reset()

@@ -30,7 +30,7 @@ def sizes():
         calls=[Call("double", torch.ops.aten.exp.default, (Ref(0),), {}, outputs=[1])],
         inputs={0: 0},
     )
-    return PartSizes(program, {"s0": OpenSize(1, 0, "L['x'].size()[1]", 10, 64)})
+    return PartSizes(program, {"s0": OpenSize(1, 0, "L['x'].size()[1]", 10, 64, 64)})
 
 
 def measured(length, workspace, extra=0):
