@@ -467,6 +467,11 @@ class StepPlans:
             self.budget_bytes = budget_in_bytes(self._options.budget, store_all, [])
         return self.budget_bytes
 
+    @property
+    def _is_share(self) -> bool:
+        budget = self._options.budget
+        return isinstance(budget, str) and budget.strip().endswith("%")
+
     def _frugal_number(self, index: int, binding: Binding, earlier_bytes: int) -> int:
         """A schedule that leaves room for whatever may come later in the step."""
         part = self._parts[index]
@@ -494,7 +499,12 @@ class StepPlans:
             if plan.schedule is not None:
                 break
         else:
-            plan = self._search_long(part.workload(static, 0, binding), budget, 0.3)
+            workload = part.workload(static, 0, binding)
+            plan = self._search_long(workload, budget, 0.3)
+            least = plan.min_feasible_bytes
+            if plan.schedule is None and least and self._is_share and not self.records:
+                # A share of what? Once the whole step was seen, it is known whether it fits.
+                plan = self._search_long(workload, least, 0.3)
         if plan.schedule is None:
             raise self._infeasible(part.name + part.sizes.in_words(binding), plan)
         self.plan = plan
@@ -596,7 +606,7 @@ class StepPlans:
         held, outside = bytes_between_halves(record, part, binding)
         workload = part.workload(self.resident_bytes + held, outside, binding)
         budget = self._budget(workload)
-        if isinstance(self._options.budget, str):
+        if self._is_share:
             store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
             budget = self.budget_bytes = budget_in_bytes(self._options.budget, store_all, [])
         plan = self._search_long(workload, budget, 1.0)
@@ -661,7 +671,7 @@ class StepPlans:
         )
 
     def _line_budget(self, line: OrderedLine) -> int:
-        if self.budget_bytes is None or isinstance(self._options.budget, str):
+        if self.budget_bytes is None or self._is_share:
             most = line.store_all_peak()
             self.budget_bytes = budget_in_bytes(self._options.budget, most, [])
         return self.budget_bytes

@@ -346,6 +346,42 @@ def test_code_before_the_first_part_is_counted(broken):
     assert taken <= session.peak_bytes <= 1.3 * taken
 
 
+def test_a_share_is_one_of_the_whole_step():
+    """The first of its graphs alone does not fit in that share of its own peak."""
+    torch.manual_seed(0)
+
+    def layers(count):
+        made = (
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(count)
+        )
+        return nn.Sequential(*made)
+
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = layers(1), layers(5)
+
+        def forward(self, x):
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            return self.second(x)
+
+    torch._dynamo.reset()
+    model, x = Halves(), torch.randn(256, 16)
+    schedsim.rematerialize(model, x, "80%", in_place=True, effort=0.2)
+    for _ in range(2):
+        model(x).square().sum().backward()
+    plans = session_in(model).plans
+    kept = 256 * (2 * 64 + 16) * 4 * 6
+    assert plans.budget_bytes > plans.resident_bytes + kept * 0.8
+    schedsim.restore(model)
+    torch._dynamo.reset()
+    schedsim.rematerialize(model, x, "30%", in_place=True, effort=0.2)
+    with pytest.raises(schedsim.InfeasibleBudgetError, match="a step of 2 parts does not fit"):
+        for _ in range(2):
+            model(x).square().sum().backward()
+
+
 @pytest.mark.parametrize("late", [1, 2, 3])
 def test_a_search_that_finds_nothing_goes_on_before_the_budget_is_refused(late, monkeypatch):
     """A schedule that is found by luck, or with more effort, is no reason to refuse a step."""
