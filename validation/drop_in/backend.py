@@ -212,7 +212,8 @@ def _part_of_fixed_sizes(
 def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callable[..., Any]:
     """`call`, whose gradients say so where they are derived themselves.
 
-    Its backward says so where it runs in another autocast than the traced one.
+    Its backward says so where it runs in another autocast than the traced one. Gradients that are
+    averaged over ranks come as they are made.
     """
 
     def begins(_given: Sequence[Any]) -> None:
@@ -220,6 +221,9 @@ def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callab
             part.backward_place.run_here(part.name)
 
     def run(*arguments: Any) -> Any:
+        if part is not None:
+            part.early = early = part.gives_early(arguments)
+            arguments = arguments if early is None else tuple(early.behind_nodes(arguments))
         found = call(*arguments)
         node = private.node_of_graph(found)
         if node is not None:

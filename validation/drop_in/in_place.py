@@ -42,6 +42,7 @@ from ..torch_private.dynamo_settings import (
     last_graph_break,
     left_open,
     recompile_limit,
+    uncut_by_buckets,
     without_logging,
 )
 from ..torch_private.global_settings import GlobalSettings
@@ -443,7 +444,7 @@ class _BudgetedCall:
     def _planned(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         self._num_forwards = before = self.session.num_forwards
         breaks = graph_breaks()
-        with self.session.tracing(), self.session.running():
+        with self.session.tracing(), self.session.running(), uncut_by_buckets():
             replaced = changed_methods(self._methods)
             seen = (GlobalSettings.now(), *map(os.environ.get, self._variables), *replaced)
             run = self._run_for(seen)

@@ -268,6 +268,11 @@ class Session:
         if self._meter is not None:
             self._end_measured(number, gradients)
 
+    def may_give_early(self, part: TracedPart) -> bool:
+        """Whether what the loop does with gradients fits beside the rest of this backward."""
+        is_measured = self._meter is not None or self._is_missing
+        return not is_measured and self.plans.has_room_for_hooks(self.parts.index(part))
+
     def _end_measured(self, number: int, gradients: Callable[[], list[torch.Tensor]]) -> None:
         """The backward of call `number` has run in a measured step."""
         self._results.end(number, gradients())

@@ -241,6 +241,21 @@ class StepPlans:
             cost.number for cost in sorted(fitting, key=lambda cost: (cost.time_s, cost.number))
         ]
 
+    def has_room_for_hooks(self, index: int) -> bool:
+        """Whether the code after a backward of part `index` fits beside any point of the step.
+
+        As where gradients reach hooks, like those that average them, before the backward ends.
+        """
+        most = [
+            stretch.most
+            for record in self.records
+            for key, stretch in zip(record.keys, record.after_backward, strict=True)
+            if key[0] == index
+        ]
+        if not most or self.peak_bytes is None or self.budget_bytes is None:
+            return False
+        return self.peak_bytes + max(0, *most) <= self.budget_bytes
+
     def store_all_bytes(self) -> int:
         """Bytes that the parts keep if nothing is recomputed."""
         return sum(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,8 +24,10 @@ from ..costs import device_costs
 from ..guards.backward_place import BackwardAutocast
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
+from ..ranks.wrappers import bucket_bytes
 from ..torch_private.given_gradients import are_held
 from ..torch_private.op_modes import without_alias_checks
+from .early_gradients import Bucket, EarlyGradients, pieces_of
 from .gradient_layouts import put_in_form
 from .joint_part import GivenGradient, JointPart
 from .part_line import PartCost
@@ -70,6 +73,9 @@ class TracedPart:
         Where the backward was traced to run: within autocast or outside of it.
     trust : ScheduleTrust
         Which of the schedules may run.
+    early
+        How the gradients of the next call are given before its backward ends; ``None`` for at its
+        end.
     """
 
     def __init__(
@@ -94,6 +100,9 @@ class TracedPart:
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
         self.layouts: GradientLayouts | None = None
+        self.early: EarlyGradients | None = None
+        self._early_calls: dict[int, EarlyGradients] = {}  # by the place of a call's header
+        self._in_pieces: dict[tuple[int, int], Halves] = {}
         self._returned = numbers_of(
             [it for it in joint.returned if isinstance(it, VaryingSize)], self.sizes.names
         )
@@ -252,10 +261,13 @@ class TracedPart:
 
     def forward(self, arguments: list[Any]) -> list[Any]:
         """The outputs, followed by what `backward` needs; `arguments` is emptied."""
+        early, self.early = self.early, None
         found = dict(zip(self._joint.inputs, arguments, strict=True))
         binding = self.sizes.read(arguments)
+        given = arguments if early is None else early.own(arguments)
         with without_alias_checks():  # measures the ops, and compares schedules
-            number = self.session.forward_begins(self, arguments, binding)
+            number = self.session.forward_begins(self, given, binding)
+            given.clear()
             arguments.clear()
             if self.session.checks and self.trust.is_new(number, binding):
                 number = self._compared(number, found, binding)
@@ -269,6 +281,9 @@ class TracedPart:
         outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
         made = dict(zip(self.program.outputs, outputs, strict=True))
         header = torch.tensor([number, *binding])
+        self._early_calls.pop(header.data_ptr(), None)
+        if early is not None:
+            self._early_calls[header.data_ptr()] = early
         kept = [
             tensor
             for v, tensor in zip(halves.resident, resident, strict=True)
@@ -356,11 +371,79 @@ class TracedPart:
         carried = [made[v] for v in halves.carried]
         del states, kept, made
         sizes = self._numbers[number](binding)
+        early = self._early_calls.pop(header.data_ptr(), None)
+        if early is not None:
+            return self._begun(early, header, number, resident, carried, given, random, sizes)
         found = part._gradients(halves, resident, carried, given, random, sizes)
         if part is not self:
             self._count(part)
         self.session.backward_ends(header, lambda: part._of_inputs(found))
         return found
+
+    # -- gradients that come early ----------------------------------------------------------------
+
+    def gives_early(self, arguments: Sequence[Any]) -> EarlyGradients | None:
+        """How gradients come before the backward ends, where a wrapper averages them over ranks.
+
+        ``None`` where nothing does, and where they all come together.
+        """
+        num_bytes = bucket_bytes()
+        if num_bytes is None or self.layouts is not None or not torch.is_grad_enabled():
+            return None
+        if len(arguments) != len(self._joint.inputs):
+            return None
+        whole = self.add(Schedule.store_all(self.graph))
+        buckets: list[Bucket] = [
+            tuple(at for ats in places for at in ats)
+            for places in self._places(self._halves_in_pieces(whole, num_bytes))
+        ]
+        later = [arguments[at] for bucket in buckets[1:] for at in bucket]
+        if not later or any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in later):
+            return None
+        return EarlyGradients(buckets, arguments, num_bytes)
+
+    def _halves_in_pieces(self, number: int, num_bytes: int) -> Halves:
+        if (number, num_bytes) not in self._in_pieces:
+            runs = [int(run) for run in self.schedules[number].bind(self.graph)]
+            self._in_pieces[number, num_bytes] = emit(self._code, runs, piece_bytes=num_bytes)
+        return self._in_pieces[number, num_bytes]
+
+    def _places(self, halves: Halves) -> list[list[list[int]]]:
+        """For each delivery of `halves`, the positions of the arguments of each gradient."""
+        at: dict[int, list[int]] = {}
+        for position, v in enumerate(self._joint.gradients):
+            at.setdefault(v, []).append(position)
+        names = list(self.program.gradients.values())
+        found = [[names[i] for i in delivery.gradients] for delivery in halves.deliveries]
+        found[-1] += self.program.input_gradients.values()
+        return [[at.get(v, []) for v in values] for values in found]
+
+    def _begun(
+        self,
+        early: EarlyGradients,
+        header: torch.Tensor,
+        number: int,
+        resident: list[Any],
+        carried: list[Any],
+        given: list[Any],
+        random: RandomReplay,
+        sizes: Any,
+    ) -> list[Any]:
+        """The first gradients of the backward, whose code is as long as gradients are to come."""
+        halves = self._halves_in_pieces(number, early.bucket_bytes)
+        num_inputs = len(self.program.input_gradients)
+
+        def ended(last: list[torch.Tensor]) -> None:
+            of_inputs = last[len(last) - num_inputs :]
+            self.session.backward_ends(header, lambda: of_inputs)
+
+        lists = halves.backward.function(
+            resident, carried, given, self._counts, random, None, sizes
+        )
+        del resident, carried
+        pieces = pieces_of(lists, self._places(halves), ended)
+        at_once = not self.session.may_give_early(self)
+        return early.begin(pieces, len(self._joint.gradients), at_once=at_once)
 
     def _of_inputs(self, gradients: list[Any]) -> list[torch.Tensor]:
         """Those of inputs among the `gradients` of all arguments."""

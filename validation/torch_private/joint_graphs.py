@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import sympy
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -80,7 +79,7 @@ def known_of(size: torch.SymInt) -> KnownSize:
     most = int(found.upper)
     # Torch keeps one range for both: what it found itself is also a guard.
     is_guard = any(
-        guard.expr.free_symbols == {symbol} and guard.expr.subs(symbol, most + 1) == sympy.false
+        guard.expr.free_symbols == {symbol} and not guard.expr.subs(symbol, most + 1)
         for guard in env.guards
     )
     return KnownSize(traced, None if is_guard else most, most)

@@ -122,6 +122,9 @@ def test_a_wrapped_model_in_place_counts_its_buckets():
         assert 0.99 * planned <= measured <= 1.01 * planned
 
 
+BUCKET_MB = 16640 / 2**20
+
+
 def _averages_by_ops(rank, bucket_mb, view):
     """Which gradients are averaged with how many ops to come, and how far gradients are off."""
     model, data = a_model(), (torch.randn(256, 64), torch.randn(256, 64))
@@ -164,3 +167,47 @@ def test_gradients_are_averaged_while_ops_before_them_run_backward(view):
     for seen, ran, equal in run_ranks(_averages_by_ops, 2, 25, view):
         assert equal
         assert [runs for _, runs in seen] == [ran]
+
+
+def _averages_in_place(rank, budget, view, unused):
+    """Which gradients are averaged with how many ops to come, and how far gradients are off."""
+    model, data = a_model(), (torch.randn(256, 64), torch.randn(256, 64))
+    plain = nn.parallel.DistributedDataParallel(a_model(), bucket_cap_mb=BUCKET_MB)
+    schedsim.rematerialize(model, data[0], budget, in_place=True, effort=0.2)
+    parallel = nn.parallel.DistributedDataParallel(
+        model, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=view, find_unused_parameters=unused
+    )
+    seen = []
+    session = session_in(model)
+
+    def num_runs():
+        return sum(session.parts[-1].run_counts.values())
+
+    def average(state, bucket):
+        seen.append((bucket.buffer().nbytes, num_runs()))
+        return allreduce_hook(None, bucket)
+
+    parallel.register_comm_hook(None, average)
+    own, is_equal = (data[0] + rank, data[1]), True
+    for number in range(9):
+        seen.clear()
+        for wrapped in (plain, parallel):
+            wrapped.zero_grad()
+            x = own[0].clone().requires_grad_(number > 2)
+            LOSS(wrapped(x), own[1]).backward()
+        pairs = zip(model.parameters(), plain.module.parameters(), strict=True)
+        is_equal &= all(torch.equal(mine.grad, its.grad) for mine, its in pairs)
+    return seen, num_runs(), is_equal
+
+
+@pytest.mark.parametrize(
+    ("budget", "view", "unused"), [(10**9, False, False), (10**9, True, True), ("92%", True, False)]
+)
+def test_in_place_too_gradients_are_averaged_during_backward(budget, view, unused):
+    """The node of the compiled graph gives the first bucket alone."""
+    for seen, ran, is_equal in run_ranks(_averages_in_place, 2, budget, view, unused):
+        assert is_equal
+        at = [runs for _, runs in seen]
+        assert at == sorted(set(at))
+        assert at[0] < ran / 2 + 4
+        assert at[-1] == ran
