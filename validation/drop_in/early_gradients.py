@@ -76,6 +76,7 @@ class EarlyGradients:
             Whether the whole backward runs here.
         """
         self._pieces = pieces
+        self._made.clear()  # of a backward that ran before, with its graph retained
         if at_once:
             self._run(lambda: True)
         found: list[Any] = [None] * num_arguments

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -101,7 +102,8 @@ class TracedPart:
         self._sums: dict[str, Any] = {}
         self.layouts: GradientLayouts | None = None
         self.early: EarlyGradients | None = None
-        self._early_calls: dict[int, EarlyGradients] = {}  # by the place of a call's header
+        # By the place of a call's header; nodes of the autograd graph hold them.
+        self._early_calls: WeakValueDictionary[int, EarlyGradients] = WeakValueDictionary()
         self._in_pieces: dict[tuple[int, int], Halves] = {}
         self._returned = numbers_of(
             [it for it in joint.returned if isinstance(it, VaryingSize)], self.sizes.names
@@ -371,7 +373,7 @@ class TracedPart:
         carried = [made[v] for v in halves.carried]
         del states, kept, made
         sizes = self._numbers[number](binding)
-        early = self._early_calls.pop(header.data_ptr(), None)
+        early = self._early_calls.get(header.data_ptr())
         if early is not None:
             return self._begun(early, header, number, resident, carried, given, random, sizes)
         found = part._gradients(halves, resident, carried, given, random, sizes)

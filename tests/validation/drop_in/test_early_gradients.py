@@ -166,3 +166,24 @@ def test_gradients_of_some_parameters_alone():
             found.append(torch.autograd.grad(one(x).square().mean(), layers))
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
     trained(model, 2)
+
+
+def test_a_graph_that_is_retained_runs_backward_again():
+    """Wholly, or for some parameters first."""
+    torch.manual_seed(0)
+    model = Layers()
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, torch.randn(64, 8), 10**8, in_place=True, effort=0.2)
+    trained(model, 3)
+    trained(plain, 3)
+    x, found = torch.randn(64, 8), []
+    for one in (model, plain):
+        one.zero_grad()
+        torch.manual_seed(2)
+        loss = one(x).square().mean()
+        found += [list(torch.autograd.grad(loss, one.layers[2][0].weight, retain_graph=True))]
+        loss.backward(retain_graph=True)
+        loss.backward()
+        found[-1] += [p.grad for p in one.parameters() if p.grad is not None]
+    assert len(found[0]) == len(found[1])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
