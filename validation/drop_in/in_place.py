@@ -186,7 +186,7 @@ def _left_as_it_is(
         with as_itself(model), suppress(Exception):  # what fails is told by the steps below
             written = record_step(model, made_up_loss, inputs, keywords).written
     contents = [(tensor, tensor.detach().clone()) for tensor in written]
-    held = DataPlaces([*model.parameters(), *model.buffers()])
+    held = DataPlaces([*model.parameters(), *model.buffers(), *written])
     try:
         yield
     finally:

@@ -338,6 +338,50 @@ def test_a_forward_that_leaves_traces_is_the_plain_one(batch):
     assert all(map(torch.equal, *found))
 
 
+class FakeQuantized(nn.Linear):
+    """Quantises its weight by channel as torch.ao does: the op enlarges empty buffers.
+
+    Dynamo does not trace torch's own module either.
+    """
+
+    def __init__(self, width):
+        super().__init__(width, width)
+        self.register_buffer("on", torch.ones(1, dtype=torch.long))
+        self.register_buffer("least", torch.empty(0))
+        self.register_buffer("most", torch.empty(0))
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("zero", torch.zeros(1, dtype=torch.int32))
+
+    @torch.compiler.disable
+    def quantized(self):
+        state = (self.on, self.on, self.least, self.most, self.scale, self.zero)
+        return torch.fused_moving_avg_obs_fake_quant(
+            self.weight, *state, 0.5, -128, 127, 0, per_row_fake_quant=True
+        )
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.quantized(), self.bias)
+
+
+def test_what_observers_have_seen_is_not_left_by_planning(batch):
+    """Their ranges are averages over steps: a step too many would be another training."""
+    found = []
+    for budget in (None, "2MiB"):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), FakeQuantized(32))
+        if budget:
+            before = {name: buffer.tolist() for name, buffer in model.named_buffers()}
+            schedsim.rematerialize(model, batch[0], budget, in_place=True, effort=0.1)
+            assert {name: buffer.tolist() for name, buffer in model.named_buffers()} == before
+        optimizer = torch.optim.SGD(model.parameters(), 0.5)
+        for _ in range(3):
+            nn.functional.mse_loss(model(batch[0]), batch[1]).backward()
+            optimizer.step()
+        found.append([*model.state_dict().values(), *(p.grad for p in model.parameters())])
+    assert all(map(torch.equal, *found))
+
+
 class ReadsEnvironment(Net):
     def forward(self, x):
         return super().forward(x)["hidden"] * float(os.environ.get("SCHEDSIM_SCALE_OF_A_TEST", "1"))
