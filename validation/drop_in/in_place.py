@@ -403,6 +403,8 @@ class _BudgetedCall:
                 raise _NewGraph
             self._is_due = True  # the part of this call that has run must not run again
         self._methods = methods_of(self._model) | self._methods
+        if not isinstance(self.session, GatheredSession):
+            self.session.see(self._model)  # converted, or with other layers
         return compiled_part(self.session, graph_module, inputs)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:

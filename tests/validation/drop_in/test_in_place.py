@@ -559,3 +559,29 @@ def test_a_share_is_one_of_the_largest_size_told():
     budget = session_in(model).plans.budget_bytes
     least = 4 * 256 * (64 + 8) * 4 * 4 * 0.6  # what layers at the largest size keep
     assert budget > least, report
+
+
+@pytest.mark.slow
+def test_a_model_that_is_converted_is_within_its_budget():
+    """Its parameters stay the same objects, of twice the bytes."""
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(128, 128), nn.Tanh(), nn.Softsign()) for _ in range(8)]
+    model, x = nn.Sequential(*blocks), torch.randn(128, 128)
+    budget = 4 * storage_bytes([*model.parameters()]) + 1_500_000
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1)
+
+    def step():
+        for parameter in model.parameters():
+            parameter.grad = None
+        model(x).square().mean().backward()
+
+    for _ in range(2):
+        step()
+    model.double()
+    x = x.double()
+    for _ in range(4):
+        step()
+    for parameter in model.parameters():
+        parameter.grad = None
+    peak, _ = measured(model, (x,), step)
+    assert 0.85 * budget < peak <= budget, schedsim.drop_in_report(model)
