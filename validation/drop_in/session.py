@@ -35,6 +35,7 @@ from .step_record import NOTHING, Key, StepRecord
 from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 @dataclass
@@ -135,6 +136,7 @@ class Session:
         self._marks: list[tuple[str, int]] = []
         self._results = HeldResults()
         self._order: list[int] = []  # the halves of the present step as they run
+        _sessions.add(self)
 
     def running(self) -> AbstractContextManager[None]:
         """Around a forward of the whole model, for sessions of several ranks."""
@@ -307,11 +309,25 @@ class Session:
         self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
-        found = self._held.total_bytes + others
+        found = self._held.total_bytes + others + self._kept_by_others(read)
         if part.device == "cuda":
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
             found = max(found, requested_bytes(device) - part.input_bytes(binding))
         return found
+
+    def _kept_by_others(self, read: dict[int, int]) -> int:
+        """Bytes that open steps of other models keep, as a generator's while its critic runs.
+
+        Parameters
+        ----------
+        read
+            Bytes of the inputs by their place: outputs of other models among them count there.
+        """
+        calls = [call for it in list(_sessions) if it is not self for call in it._calls]
+        calls = [call for call in calls if call.is_open]
+        made = {place for call in calls for place in call.outputs}
+        both = sum(size for place, size in read.items() if place in made)
+        return max(0, sum(call.kept_bytes for call in calls) - both)
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None

@@ -329,6 +329,34 @@ def _peak(model, batches, step):
     return reading.peak_bytes
 
 
+def test_what_another_model_keeps_is_counted_in_a_step_between_its_halves():
+    """The steps of a critic within that of what it judges, each with a budget."""
+    torch.manual_seed(0)
+    maker, critic = (
+        nn.Sequential(
+            *(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(3))
+        )
+        for _ in range(2)
+    )
+    x, budget = torch.randn(256, 16), 600_000
+    other = 2 * storage_bytes([*maker.parameters()])
+    for model in (critic, maker):
+        schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, extra_bytes=other)
+
+    def step():
+        made = maker(x)
+        critic(made.detach()).square().mean().backward()
+        critic(made).mean().backward()
+        for model in (critic, maker):
+            model.zero_grad()
+
+    for _ in range(6):
+        step()
+    [reading] = AllocatorMeter().read(step)
+    resident = storage_bytes([x, *maker.parameters(), *critic.parameters()])
+    assert 0.85 * budget < resident + reading.peak_bytes <= budget
+
+
 def test_another_order_is_told_and_planned_anew():
     """Backwards from the last call to the first, and later from the first to the last."""
     torch.manual_seed(0)
