@@ -585,3 +585,33 @@ def test_a_model_that_is_converted_is_within_its_budget():
         parameter.grad = None
     peak, _ = measured(model, (x,), step)
     assert 0.85 * budget < peak <= budget, schedsim.drop_in_report(model)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_the_mode_of_a_model_stays_and_steps_in_either_are_within_the_budget(batch, trains):
+    """Pretrained models come in evaluation mode, and adversarial examples are made in it."""
+    torch.manual_seed(0)
+    model = Net().train(trains)
+    model.layers[0].eval()
+    plain, (x, _) = copy.deepcopy(model), batch
+    inputs = x.clone().requires_grad_()
+    budget = 250_000
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1)
+    assert [m.training for m in model.modules()] == [m.training for m in plain.modules()]
+
+    def step(model):
+        model(inputs)["hidden"].square().mean().backward()
+        found = [inputs.grad, *(p.grad for p in model.parameters())]
+        inputs.grad = None
+        model.zero_grad()
+        return found
+
+    for mode in (trains, False):
+        found = []
+        for one in (model.train(mode), plain.train(mode)):
+            torch.manual_seed(1)
+            found.append([step(one) for _ in range(4)])
+        for mine, its in zip(*found, strict=True):
+            assert all(map(torch.equal, mine, its))
+        peaks = [measured(one, (inputs,), lambda one=one: step(one))[0] for one in (model, plain)]
+        assert peaks[0] <= budget < peaks[1], (mode, peaks)
