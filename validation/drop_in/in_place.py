@@ -484,7 +484,8 @@ class _BudgetedCall:
                 if isinstance(inner, SchedsimError):
                     raise inner from error
                 raise
-        if self.session.num_forwards == before and not self._gave_up:
+        is_told = self._gave_up or self.session.says_plain
+        if self.session.num_forwards == before and not is_told:
             self._gave_up = True
             warnings.warn(
                 f"a step of {type(self._model).__name__} runs as it is, not within the budget: "

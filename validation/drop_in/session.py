@@ -104,6 +104,8 @@ class Session:
         Number of steps of the loop that were compared with the plain one.
     is_rehearsing
         Whether the running step is no step of the loop, so that nothing is learnt from it.
+    says_plain
+        Whether a line has said why a graph runs as it is.
     """
 
     def __init__(self, options: DropInOptions) -> None:
@@ -113,7 +115,7 @@ class Session:
         # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._stop_measuring)
         self.num_forwards = 0
-        self.is_rehearsing = False
+        self.is_rehearsing = self.says_plain = False
         self.checks = options.check != "never"
         self.num_compared = 0
         self.tracing: Callable[[], AbstractContextManager[Any]] = nullcontext
