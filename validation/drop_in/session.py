@@ -22,7 +22,7 @@ from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import close_later, close_waiting, is_recording, records_ended
 from ..measure.cuda import requested_bytes
 from ..measure.storage import storages
-from ..torch_private.graph_tasks import when_backward_ends
+from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from ..torch_private.profiler_records import is_profiling
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
@@ -257,6 +257,12 @@ class Session:
     def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` is about to run."""
         self._mark("backward", self._number_of(header))
+        if keeps_graph() and not self.is_rehearsing:
+            self._tell(
+                "a backward with retain_graph=True holds what its schedule would free, and its "
+                "step is not measured: it may exceed the budget",
+                PlainStepWarning,
+            )
         if self._meter is not None:
             when_backward_ends(lambda: self._mark("backward is over", -1))
 

@@ -174,17 +174,22 @@ def test_data_that_a_forward_replaces_is_told_of(in_place):
     torch._dynamo.reset()
     torch.manual_seed(0)
     plain, x, found = Momentum(), torch.randn(2, 4), []
-    model = step = copy.deepcopy(plain)
+    model = copy.deepcopy(plain)
     says = r"runs as it is.* gives .*copy.*weight.* other data.*\.data\.copy_\("
+
+    def trained(model, step):
+        if step is None:
+            step = schedsim.rematerialize(model, x, "1MiB", in_place=True)
+        for _ in range(2):
+            step(x).sum().backward()
+        found.append([*model.state_dict().values(), *(p.grad for p in model.own.parameters())])
+
+    if in_place:
+        step = None
+    else:
+        step = torch.compile(model, backend="schedsim", options={"budget": "1MiB"})
     with pytest.warns(PlainStepWarning, match=says) as said:
-        if in_place:
-            schedsim.rematerialize(model, x, "1MiB", in_place=True)
-        else:
-            step = torch.compile(model, backend="schedsim", options={"budget": "1MiB"})
-        for one in (step, plain):
-            for _ in range(2):
-                one(x).sum().backward()
-        for one in (model, plain):
-            found.append([*one.state_dict().values(), *(p.grad for p in one.own.parameters())])
+        trained(model, step)
+    trained(plain, plain)
     assert all(map(torch.equal, *found))
     assert len(said) == 1
