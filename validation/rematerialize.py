@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -416,6 +417,13 @@ def _unpacked(
         inputs = tree_map_only(Tensor, lambda tensor: tensor.to(where), inputs)
     if not model.training and not in_place:
         model.train()
+        warnings.warn(
+            f"{type(model).__name__} was in evaluation mode, as pretrained models come, and is put "
+            "in training mode, in which its dropout and batch norms are others; put layers that "
+            "shall stay as they were in evaluation mode before the call, and the model in training "
+            "mode, or train in place: in_place=True keeps the mode",
+            stacklevel=4,
+        )
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
