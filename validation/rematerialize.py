@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -79,7 +80,7 @@ def rematerialize(
     Parameters
     ----------
     model
-        Is put in training mode; its parameters are shared, not copied.
+        Is put in training mode, except in place; its parameters are shared, not copied.
     inputs
         Of one step: a tuple, one tensor, or a mapping of keywords. What the loss takes besides the
         output comes last: ``(x, target)`` for ``loss=cross_entropy``.
@@ -186,7 +187,7 @@ def rematerialize(
             return in_place(model, *checked, found)
 
         def read() -> tuple[tuple[Any, ...], dict[str, Any]]:
-            arguments, keywords = _unpacked(model, inputs, more.device)
+            arguments, keywords = _unpacked(model, inputs, more.device, in_place=True)
             check_inputs_in_place(model, arguments, keywords)
             return arguments, keywords
 
@@ -392,9 +393,12 @@ def _ranks_of(model: Any) -> Ranks:
 
 
 def _unpacked(
-    model: nn.Module, inputs: Any, device: str | None
+    model: nn.Module, inputs: Any, device: str | None, in_place: bool = False
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword inputs, with the model in training mode where it shall be."""
+    """Positional and keyword inputs, with the model in training mode where it shall be.
+
+    In place it keeps the mode that it has.
+    """
     if not isinstance(model, nn.Module):
         raise SchedsimError(
             f"the model is a {type(model).__name__}", hint="give a torch.nn.Module, not its class"
@@ -411,8 +415,15 @@ def _unpacked(
         where = resolve_device(device)
         model.to(where)
         inputs = tree_map_only(Tensor, lambda tensor: tensor.to(where), inputs)
-    if not model.training:
+    if not model.training and not in_place:
         model.train()
+        warnings.warn(
+            f"{type(model).__name__} was in evaluation mode, as pretrained models come, and is put "
+            "in training mode, in which its dropout and batch norms are others; put layers that "
+            "shall stay as they were in evaluation mode before the call, and the model in training "
+            "mode, or train in place: in_place=True keeps the mode",
+            stacklevel=4,
+        )
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}

@@ -98,18 +98,43 @@ def _optimizer(model: nn.Module, optimizer: Optimizer) -> tuple[int, str]:
     if isinstance(optimizer, torch.optim.Optimizer):
         name = type(optimizer).__name__
         if optimizer.state:
-            return storage_bytes(dict(optimizer.state)), f"measured, {name}"
+            return _measured(optimizer)
         return _foreseen(optimizer), f"foreseen by a step of {name} on the meta device"
     found = optimizer_bytes(optimizer, model)
     return found, "as given" if isinstance(optimizer, int) else f"of {optimizer}, by formula"
 
 
-def _foreseen(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of state after the first step, by an optimizer of the same class on the meta device."""
+def _measured(optimizer: torch.optim.Optimizer) -> tuple[int, str]:
+    """Bytes of the present state, and of what parameters that are trained only now will have."""
+    found, says = storage_bytes(dict(optimizer.state)), f"measured, {type(optimizer).__name__}"
+    later = {
+        id(parameter)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad and parameter not in optimizer.state
+    }
+    if not later:
+        return found, says
+    try:
+        return found + _foreseen(optimizer, later), f"{says}; foreseen for {len(later)} parameters"
+    except SchedsimError:  # one of those whose whole state is that of the first parameter
+        return found, says
+
+
+def _foreseen(optimizer: torch.optim.Optimizer, only: set[int] | None = None) -> int:
+    """Bytes of state after the first step, by an optimizer of the same class on the meta device.
+
+    Parameters
+    ----------
+    only
+        Ids of the parameters that take part; ``None`` for all.
+    """
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         parameters = []
         for parameter in group["params"]:
+            if only is not None and id(parameter) not in only:
+                continue
             bare = nn.Parameter(
                 torch.empty(local(parameter).shape, dtype=parameter.dtype, device="meta"),
                 requires_grad=parameter.requires_grad,
@@ -120,7 +145,8 @@ def _foreseen(optimizer: torch.optim.Optimizer) -> int:
         # One kernel for all parameters, and captured graphs, need real devices.
         plain = {"foreach": False, "fused": False, "capturable": False}
         known = {key: value for key, value in plain.items() if key in group}
-        groups.append({**group, "params": parameters, **known})
+        if parameters:
+            groups.append({**group, "params": parameters, **known})
     name = type(optimizer).__name__
     try:
         twin = type(optimizer)(groups)  # type: ignore[call-arg]

@@ -211,3 +211,12 @@ def test_without_torch_the_remedy_is_named():
         "else: raise SystemExit('no error')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_model_in_evaluation_mode_is_put_in_training_mode_with_a_line():
+    """Its own loop would go on without dropout, as with a pretrained model."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)) for _ in range(2)))
+    x, target = torch.randn(16, 8), torch.randn(16, 8)
+    with pytest.warns(UserWarning, match="Sequential was in evaluation mode.* in_place=True"):
+        schedsim.rematerialize(model.eval(), (x, target), "100%", nn.functional.mse_loss)
+    assert all(module.training for module in model.modules())

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..dry_cuda import has_values
 from ..guards.recording import python_generators, restore_python_generators
 from ..torch_private.module_tables import AnyBatchNorm, buffers_of
-from ..torch_private.storage_refs import share_of
+from ..torch_private.storage_refs import DataPlaces, share_of
 
 Source = str | torch.Generator
 """A device, for its default generator; `PYTHON`; or a generator of a module's own."""
@@ -189,6 +189,7 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
         for name, buffer in buffers_of(module).items()
         if buffer is not None
     ]
+    places = DataPlaces([buffer for _, _, buffer, _ in saved])
     held = [
         (value, value.get_state())
         for root in roots
@@ -199,6 +200,7 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
     try:
         yield
     finally:
+        places.restore()
         with torch.no_grad():
             for module, name, buffer, value in saved:
                 buffer.copy_(value)

@@ -195,8 +195,15 @@ def _part_of_fixed_sizes(
         return call, made[-1] if made else None
 
     try:
+        replaced = private.replaced_inputs(graph_module)
+        if replaced:
+            raise UnsupportedError(
+                f"it gives {replaced[0]} other data (.data = ...), which no graph here does; write "
+                "it in place, as .data.copy_(...)"
+            )
         call, part = trace(inputs, {} if session.follows_gradients else None)
     except UnsupportedError as error:
+        session.says_plain = True
         warnings.warn(
             f"a part of the step runs as it is, not within the budget: {error.message}",
             PlainStepWarning,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,14 +22,13 @@ from ..torch_private.graph_tasks import in_backward
 from ..torch_private.process_groups import active_wrapper
 from .drop_in_options import DropInOptions
 
-_stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-
-
+_stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+"""Optimizers, and how often they have stepped."""
 _within: set[str] = set()  # ranges of the profiler that began under a record which is closed
 
 
 def _note(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
-    _stepped.add(optimizer)
+    _stepped[optimizer] = _stepped.get(optimizer, 0) + 1
     _within.clear()
 
 
@@ -60,10 +60,10 @@ class HeldState:
 
     def __init__(self, options: DropInOptions) -> None:
         self._options = options
-        self._tensors: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], _Form]] = {}
         self._fixed_bytes = 0
         self._foreseen_bytes = 0
-        self._counted: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, int]]
+        self._counted: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Counted]
         self._counted = weakref.WeakKeyDictionary()
         self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -72,13 +72,11 @@ class HeldState:
         wrapper = active_wrapper()
         if wrapper is not None:
             self._wrappers.add(wrapper)
-        new = [t for t in tensors if id(t) not in self._tensors or self._tensors[id(t)]() is not t]
+        new = [t for t in tensors if not self._knows(t)]
         if not new:
             return
-        for tensor in new:
-            self._tensors[id(tensor)] = weakref.ref(tensor)
-        alive = self._alive()
-        self._tensors = {id(t): weakref.ref(t) for t in alive}
+        alive = list({id(t): t for t in (*self._alive(), *new)}.values())
+        self._tensors = {id(t): (weakref.ref(t), _form(t)) for t in alive}
         self._fixed_bytes = storage_bytes(alive)
         if self._options.optimizer is not None:
             holder = nn.Module()
@@ -88,8 +86,13 @@ class HeldState:
             state = resident_state(holder, self._options.optimizer)
             self._foreseen_bytes = state.optimizer_bytes
 
+    def _knows(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is counted as it is now: conversions replace the data of a parameter."""
+        known = self._tensors.get(id(tensor))
+        return known is not None and known[0]() is tensor and known[1] == _form(tensor)
+
     def _alive(self) -> list[torch.Tensor]:
-        return [t for t in (ref() for ref in self._tensors.values()) if t is not None]
+        return [t for t in (ref() for ref, _ in self._tensors.values()) if t is not None]
 
     @property
     def total_bytes(self) -> int:
@@ -108,11 +111,47 @@ class HeldState:
 
     def _optimizer_bytes(self) -> int:
         total = 0
-        for optimizer in list(_stepped):
+        for optimizer, num_steps in list(_stepped.items()):
             known = self._counted.get(optimizer)
-            if known is None or known[0] != len(optimizer.state):
+            if known is None or known.num_steps != num_steps:
                 own = any(id(p) in self._tensors for p in optimizer.state)
-                found = storage_bytes(dict(optimizer.state)) if own else 0
-                known = self._counted[optimizer] = (len(optimizer.state), found)
-            total += known[1]
+                named = _named_bytes(optimizer) if own else 0
+                if known is None or known.named_bytes != named:
+                    found = storage_bytes(dict(optimizer.state)) if own else 0
+                else:
+                    found = known.total_bytes
+                known = self._counted[optimizer] = _Counted(num_steps, named, found)
+            total += known.total_bytes
         return total
+
+
+_Form = tuple[torch.Size, torch.dtype]
+
+
+def _form(tensor: torch.Tensor) -> _Form:
+    return tensor.shape, tensor.dtype
+
+
+class _Counted(NamedTuple):
+    """The bytes of an optimizer's state after so many steps.
+
+    Attributes
+    ----------
+    named_bytes
+        Bytes by `_named_bytes`: while these stay, so does the total.
+    """
+
+    num_steps: int
+    named_bytes: int
+    total_bytes: int
+
+
+def _named_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the tensors that stand in the state itself or in its lists. O(tensors), quick."""
+    total = 0
+    for entries in optimizer.state.values():
+        for entry in entries.values() if isinstance(entries, dict) else [entries]:
+            for value in entry if isinstance(entry, list | tuple | deque) else [entry]:
+                if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                    total += value.nbytes
+    return total

@@ -48,7 +48,7 @@ from ..torch_private.dynamo_settings import (
 from ..torch_private.global_settings import GlobalSettings
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.module_tables import call_as_itself, call_instead, replacement_of
-from ..torch_private.pytrees import tree_map_only
+from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.sharded_groups import (
     frees_when_it_may,
     gathers_around,
@@ -127,12 +127,15 @@ def in_place(
     call_instead(model, call)
     try:
         if gathers:
+            if not model.training:
+                model.train()  # ranks say by the mode what they do
             # What hooks change stays: among them are those that gather.
             left = _left_as_it_is(model, inputs, keywords, False, HOOKS)
             with session.rehearsing(), left, untouched(model), reducing(model):
                 _run_by_all(model, session, inputs, keywords, ranks)
         else:
-            with session.rehearsing(), _left_as_it_is(model, inputs, keywords, session.checks):
+            left = _left_as_it_is(model, inputs, keywords, session.checks)
+            with _in_training(model), session.rehearsing(), left:
                 with untouched(model):
                     _rehearsed(model, inputs, keywords)
                 if session.checks and session.parts:
@@ -155,6 +158,19 @@ def with_open_sizes(
 
     changed: tuple[Any, Any] = tree_map_only(Tensor, opened, (inputs, dict(keywords)))
     return changed
+
+
+@contextmanager
+def _in_training(model: nn.Module) -> Iterator[None]:
+    """Put a model that is in evaluation mode in training mode, for which loops mostly want it."""
+    modes = [(module, module.training) for module in model.modules()]
+    if not model.training:
+        model.train()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @contextmanager
@@ -187,7 +203,7 @@ def _left_as_it_is(
         with as_itself(model), suppress(Exception):  # what fails is told by the steps below
             written = record_step(model, made_up_loss, inputs, keywords).written
     contents = [(tensor, tensor.detach().clone()) for tensor in written]
-    held = DataPlaces([*model.parameters(), *model.buffers()])
+    held = DataPlaces([*model.parameters(), *model.buffers(), *written])
     try:
         yield
     finally:
@@ -404,6 +420,8 @@ class _BudgetedCall:
                 raise _NewGraph
             self._is_due = True  # the part of this call that has run must not run again
         self._methods = methods_of(self._model) | self._methods
+        if not isinstance(self.session, GatheredSession):
+            self.session.see(self._model)  # converted, or with other layers
         return compiled_part(self.session, graph_module, inputs)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
@@ -413,7 +431,7 @@ class _BudgetedCall:
     def _run(self, *inputs: Any, **keywords: Any) -> Any:
         model, session = self._model, self.session
         is_compiling = torch.compiler.is_compiling()
-        if not model.training or not torch.is_grad_enabled() or is_compiling:
+        if is_compiling or not self._is_step(inputs, keywords):
             if not is_compiling:
                 session.evaluation_begins()
             return call_as_itself(model)(*inputs, **keywords)
@@ -435,6 +453,18 @@ class _BudgetedCall:
         finally:
             self._may_trace = False
 
+    def _is_step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
+        """Whether a backward may follow, for which a forward keeps tensors: in either mode.
+
+        Of a model that communicates, evaluation runs as it is: ranks say by the mode what they do.
+        """
+        if not torch.is_grad_enabled() or self._model.training:
+            return torch.is_grad_enabled()
+        if isinstance(self.session, GatheredSession):
+            return False
+        given = (t for t in tree_leaves((inputs, dict(keywords))) if isinstance(t, Tensor))
+        return any(t.requires_grad for t in (*self._model.parameters(), *given))
+
     @property
     def _compares(self) -> bool:
         """Whether steps of the loop are compared; several ranks would have to compare together."""
@@ -455,7 +485,8 @@ class _BudgetedCall:
                 if isinstance(inner, SchedsimError):
                     raise inner from error
                 raise
-        if self.session.num_forwards == before and not self._gave_up:
+        is_told = self._gave_up or self.session.says_plain
+        if self.session.num_forwards == before and not is_told:
             self._gave_up = True
             warnings.warn(
                 f"a step of {type(self._model).__name__} runs as it is, not within the budget: "

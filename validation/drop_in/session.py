@@ -22,7 +22,7 @@ from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import close_later, close_waiting, is_recording, records_ended
 from ..measure.cuda import requested_bytes
 from ..measure.storage import storages
-from ..torch_private.graph_tasks import when_backward_ends
+from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from ..torch_private.profiler_records import is_profiling
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
@@ -35,6 +35,7 @@ from .step_record import NOTHING, Key, StepRecord
 from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 @dataclass
@@ -103,6 +104,8 @@ class Session:
         Number of steps of the loop that were compared with the plain one.
     is_rehearsing
         Whether the running step is no step of the loop, so that nothing is learnt from it.
+    says_plain
+        Whether a line has said why a graph runs as it is.
     """
 
     def __init__(self, options: DropInOptions) -> None:
@@ -112,7 +115,7 @@ class Session:
         # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._stop_measuring)
         self.num_forwards = 0
-        self.is_rehearsing = False
+        self.is_rehearsing = self.says_plain = False
         self.checks = options.check != "never"
         self.num_compared = 0
         self.tracing: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -135,6 +138,7 @@ class Session:
         self._marks: list[tuple[str, int]] = []
         self._results = HeldResults()
         self._order: list[int] = []  # the halves of the present step as they run
+        _sessions.add(self)
 
     def running(self) -> AbstractContextManager[None]:
         """Around a forward of the whole model, for sessions of several ranks."""
@@ -253,6 +257,12 @@ class Session:
     def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
         """The backward half of a call of `part` is about to run."""
         self._mark("backward", self._number_of(header))
+        if keeps_graph() and not self.is_rehearsing:
+            self._tell(
+                "a backward with retain_graph=True holds what its schedule would free, and its "
+                "step is not measured: it may exceed the budget",
+                PlainStepWarning,
+            )
         if self._meter is not None:
             when_backward_ends(lambda: self._mark("backward is over", -1))
 
@@ -312,11 +322,25 @@ class Session:
         self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
-        found = self._held.total_bytes + others
+        found = self._held.total_bytes + others + self._kept_by_others(read)
         if part.device == "cuda":
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
             found = max(found, requested_bytes(device) - part.input_bytes(binding))
         return found
+
+    def _kept_by_others(self, read: dict[int, int]) -> int:
+        """Bytes that open steps of other models keep, as a generator's while its critic runs.
+
+        Parameters
+        ----------
+        read
+            Bytes of the inputs by their place: outputs of other models among them count there.
+        """
+        calls = [call for it in list(_sessions) if it is not self for call in it._calls]
+        calls = [call for call in calls if call.is_open]
+        made = {place for call in calls for place in call.outputs}
+        both = sum(size for place, size in read.items() if place in made)
+        return max(0, sum(call.kept_bytes for call in calls) - both)
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None

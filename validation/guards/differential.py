@@ -276,9 +276,9 @@ class Both:
         ]
         written = self.recorded.written if self.recorded is not None else ()
         moved = self.recorded.moved if self.recorded is not None else ()
-        held = DataPlaces([*parameters, *moved])
-        contents = [(tensor, tensor.detach().clone()) for tensor in written]
         buffers = tuple(buffer for _, _, buffer, _ in tables)
+        held = DataPlaces([*parameters, *moved, *buffers, *written])
+        contents = [(tensor, tensor.detach().clone()) for tensor in written]
         devices = sorted({p.device for p in parameters if p.device.type == "cuda"}, key=str)
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices))

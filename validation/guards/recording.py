@@ -451,7 +451,10 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor, content in self.kept:
                 tensor.detach().copy_(content)
             for tensor, content in self.written.values():
-                _whole(tensor).copy_(content)
+                whole = _whole(tensor)
+                if whole.layout is torch.strided:  # an op may have enlarged it
+                    whole = whole[: len(content)]
+                whole.copy_(content)
 
 
 @cache

@@ -18,6 +18,11 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+def keeps_graph() -> bool:
+    """Whether the running backward pass leaves its graph for another one (``retain_graph=True``)."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
 def when_backward_ends(action: Callable[[], None]) -> None:
     """Call `action` at the end of the running backward pass, after what was asked for before."""
     torch.autograd.Variable._execution_engine.queue_callback(action)

@@ -722,3 +722,11 @@ def input_names(graph_module: torch.fx.GraphModule) -> list[str]:
             name = getattr(source, "name", None)
             names.append(str(name() if callable(name) else name or node.name))
     return names
+
+
+def replaced_inputs(graph_module: torch.fx.GraphModule) -> list[str]:
+    """Names of the inputs that a graph of Dynamo gives other data (``tensor.data = other``)."""
+    nodes = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    names = dict(zip(nodes, input_names(graph_module), strict=True))
+    given = [node.args[0] for node in graph_module.graph.nodes if node.target is torch.Tensor.set_]
+    return [names[node] for node in given if node in names]

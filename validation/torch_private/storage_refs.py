@@ -85,7 +85,8 @@ def spread_as(tensor: Tensor) -> Callable[[Tensor], Tensor]:
 class DataPlaces:
     """Where the data of `tensors` lies, to be found again after code that may replace it.
 
-    An assignment to ``tensor.data`` leaves the object and its version as they were.
+    An assignment to ``tensor.data`` leaves the object and its version as they were; an op that
+    writes to a tensor may enlarge it, where it lies.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -104,7 +105,19 @@ class DataPlaces:
             if storage_key(data) != storage_key(self._tensors[key])
         ]
 
+    def resized(self) -> list[Tensor]:
+        """The tensors that have another size or other strides now."""
+        return [
+            self._tensors[key]
+            for key, data in self._data.items()
+            if _layout(data) != _layout(self._tensors[key])
+        ]
+
     def restore(self) -> None:
-        """Give those tensors the data back that they had."""
-        for tensor in self.moved():
+        """Give the tensors the data, the size and the strides back that they had."""
+        for tensor in (*self.moved(), *self.resized()):
             tensor.data = self._data[id(tensor)]
+
+
+def _layout(tensor: Tensor) -> tuple[Sequence[int], Sequence[int], int]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()

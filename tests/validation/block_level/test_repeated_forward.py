@@ -128,6 +128,19 @@ def test_what_was_tried_leaves_no_trace():
     assert RandomState.now(("cpu", PYTHON)) == state
 
 
+def test_buffers_that_a_forward_enlarges_are_put_back():
+    """As those of an observer of ranges by channel, which are empty until the first batch."""
+    model = nn.Module()
+    model.register_buffer("least", torch.empty(0))
+    model.register_buffer("scale", torch.ones(1))
+    buffers = [model.least, model.scale]
+    with untouched(model):
+        model.least.resize_(4).fill_(2)
+        model.scale.resize_(4).fill_(2)
+    assert [model.least.tolist(), model.scale.tolist()] == [[], [1]]
+    assert all(now is then for now, then in zip(model.buffers(), buffers, strict=True))
+
+
 def test_equal_to_the_bit_and_nearly_equal():
     """Not-a-numbers agree with themselves; shapes and formats count."""
     nan = torch.tensor([1.0, float("nan")])

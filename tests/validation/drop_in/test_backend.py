@@ -18,6 +18,7 @@ from schedsim.validation.models import build_model  # noqa: E402
 from step_models import TinyResNet  # noqa: E402
 from tiers import slow_where  # noqa: E402
 
+import schedsim  # noqa: E402
 from schedsim.errors import SchedsimError  # noqa: E402
 
 
@@ -149,3 +150,46 @@ def test_a_call_whose_inner_functions_are_planned_is_no_news():
         step(torch.randn(2, 4)).sum().backward()
     assert session_of(options).parts
     torch._dynamo.reset()
+
+
+class Momentum(torch.nn.Module):
+    """A copy of a layer that follows it, as MoCo's authors write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.copy = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.copy.requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for own, its in zip(self.own.parameters(), self.copy.parameters(), strict=True):
+                its.data = its.data * 0.9 + own.data * 0.1
+            key = self.copy(x)
+        return self.own(x) * key
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_data_that_a_forward_replaces_is_told_of(in_place):
+    """No graph that returns its changes can do it; the step is the plain one, with the way out."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain, x, found = Momentum(), torch.randn(2, 4), []
+    model = copy.deepcopy(plain)
+    says = r"runs as it is.* gives .*copy.*weight.* other data.*\.data\.copy_\("
+
+    def trained(model, step):
+        if step is None:
+            step = schedsim.rematerialize(model, x, "1MiB", in_place=True)
+        for _ in range(2):
+            step(x).sum().backward()
+        found.append([*model.state_dict().values(), *(p.grad for p in model.own.parameters())])
+
+    if in_place:
+        step = None
+    else:
+        step = torch.compile(model, backend="schedsim", options={"budget": "1MiB"})
+    with pytest.warns(PlainStepWarning, match=says) as said:
+        trained(model, step)
+    trained(plain, plain)
+    assert all(map(torch.equal, *found))
+    assert len(said) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -28,6 +30,38 @@ def test_gradients_and_optimizers_are_counted_as_they_come():
     assert held.total_bytes == 800 + 800 + 4 + 7
     model.weight.grad = None
     assert held.total_bytes == 400 + 800 + 4 + 7
+
+
+def test_a_state_that_grows_is_counted_as_it_grows():
+    """L-BFGS keeps the directions of its last steps, all under the first parameter."""
+    model = torch.nn.Linear(10, 10, bias=False)
+    held = HeldState(DropInOptions(budget=1))
+    held.see(model.parameters())
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+    x, seen = torch.randn(5, 10), []
+
+    def closure():
+        model.weight.grad = None
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        optimizer.step(closure)
+        seen.append(held.lasting_bytes)
+    assert all(new - old >= 2 * 400 for old, new in itertools.pairwise(seen))
+
+
+def test_what_is_converted_is_counted_anew():
+    """A parameter stays the same object when its model is converted, in no part of a step too."""
+    model = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.Linear(10, 3))
+    held = HeldState(DropInOptions(budget=1, optimizer="adamw"))
+    held.see(model.parameters())
+    single = held.total_bytes
+    model.double()
+    held.see(model[0].parameters())
+    scalars = 4 * 4  # of steps
+    assert held.total_bytes == 2 * (single - scalars) + scalars
 
 
 def test_a_record_is_not_closed_by_an_optimizer_that_steps_within_backward():

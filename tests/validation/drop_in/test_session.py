@@ -329,6 +329,58 @@ def _peak(model, batches, step):
     return reading.peak_bytes
 
 
+def test_what_another_model_keeps_is_counted_in_a_step_between_its_halves():
+    """The steps of a critic within that of what it judges, each with a budget."""
+    torch.manual_seed(0)
+    maker, critic = (
+        nn.Sequential(
+            *(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(3))
+        )
+        for _ in range(2)
+    )
+    x, budget = torch.randn(256, 16), 600_000
+    other = 2 * storage_bytes([*maker.parameters()])
+    for model in (critic, maker):
+        schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, extra_bytes=other)
+
+    def step():
+        made = maker(x)
+        critic(made.detach()).square().mean().backward()
+        critic(made).mean().backward()
+        for model in (critic, maker):
+            model.zero_grad()
+
+    for _ in range(6):
+        step()
+    [reading] = AllocatorMeter().read(step)
+    resident = storage_bytes([x, *maker.parameters(), *critic.parameters()])
+    assert 0.85 * budget < resident + reading.peak_bytes <= budget
+
+
+def test_a_backward_that_keeps_the_graph_is_told_of():
+    """What a schedule would free as it goes stays; the gradients are the plain step's."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 2)), torch.randn(128, 16)
+    plain, found = copy.deepcopy(model), []
+    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlainStepWarning)
+        model(x).square().mean().backward()
+        model.zero_grad()
+
+    def step(model):
+        one, other = model(x).unbind(1)
+        conflict = torch.autograd.grad(one.sum(), model[0].weight, retain_graph=True)
+        (one.mean() + other.square().mean()).backward()
+        found.append([*conflict, *(p.grad for p in model.parameters())])
+
+    with pytest.warns(PlainStepWarning, match="retain_graph=True.*may exceed the budget"):
+        step(model)
+    assert "retain_graph" in schedsim.drop_in_report(model)
+    step(plain)
+    assert all(map(torch.equal, *found))
+
+
 def test_another_order_is_told_and_planned_anew():
     """Backwards from the last call to the first, and later from the first to the last."""
     torch.manual_seed(0)

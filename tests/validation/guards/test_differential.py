@@ -61,6 +61,27 @@ def test_each_difference_is_named_and_all_state_is_put_back():
     assert all(p.grad is None for p in model.parameters())
 
 
+class Observed(nn.Linear):
+    """Keeps the least entry of each column, in a buffer that is empty until the first batch."""
+
+    def __init__(self):
+        super().__init__(8, 8)
+        self.register_buffer("least", torch.empty(0))
+
+    def forward(self, x):
+        with torch.no_grad():
+            torch.amin(x, 0, out=self.least)
+        return super().forward(x)
+
+
+def test_buffers_that_a_step_enlarges_are_put_back():
+    model, (_, x, target) = Observed(), a_line()
+    both = Both(model, F.mse_loss, None)
+    step = lambda x, target: F.mse_loss(model(x), target)  # noqa: E731
+    assert both.difference(step, step, (x, target), {}) is None
+    assert model.least.shape == (0,)
+
+
 @pytest.mark.parametrize(("size", "noise"), [(1e-8, True), (1e-5, False)])
 def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(size, noise):
     """As of the bias of keys: a softmax takes it out, and what is left is rounding."""

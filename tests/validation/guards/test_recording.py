@@ -135,6 +135,24 @@ def test_tensors_written_in_place_are_put_back_and_told():
     assert not view.any()
 
 
+@pytest.mark.parametrize("buffer", [True, False])
+def test_tensors_that_a_forward_enlarges_are_put_back(buffer):
+    """Content and size; what comes after them in putting back is put back too."""
+
+    def what(self, x):
+        self.count += 1
+        self.grows.resize_(3).fill_(5)
+
+    grows = torch.ones(1)
+    model, x = Step(what), torch.randn(4, 3)
+    if buffer:
+        model.register_buffer("grows", grows)
+    else:
+        model.grows = grows
+    record(model, None, (x,), {}, lambda inputs, keywords: model(*inputs, **keywords).sum())
+    assert (grows.tolist(), model.count) == ([1], 0)
+
+
 def test_data_that_is_replaced_is_put_back_and_told():
     """The tensor is the same object, with the same version: only its place in memory tells."""
 

@@ -6,7 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.torch_private.graph_tasks import goes_to_all_leaves, in_backward  # noqa: E402
+from schedsim.validation.torch_private.graph_tasks import (  # noqa: E402
+    goes_to_all_leaves,
+    in_backward,
+    keeps_graph,
+)
 
 
 class Noted(torch.autograd.Function):
@@ -41,3 +45,13 @@ def test_hooks_of_gradients_run_in_a_backward():
     (2 * x).backward()
     assert seen == [True]
     assert not in_backward()
+
+
+def test_a_backward_says_whether_another_may_follow():
+    seen = []
+    x = torch.ones((), requires_grad=True)
+    y = x.exp()
+    y.register_hook(lambda _: seen.append(keeps_graph()))
+    torch.autograd.grad(y, x, retain_graph=True)
+    y.backward()
+    assert seen == [True, False]

@@ -7,6 +7,7 @@ import contextlib
 import torch
 from schedsim.validation.torch_private.joint_graphs import fake_mode, is_fake
 from schedsim.validation.torch_private.storage_refs import (
+    DataPlaces,
     is_gone,
     key_of,
     share_of,
@@ -58,3 +59,19 @@ def test_a_plain_tensor_is_all_of_its_share():
     """Sharded ones are in the tests of ranks."""
     x = torch.zeros(2)
     assert share_of(x) is x
+
+
+def test_data_is_found_again_where_it_was_replaced_and_where_it_grew():
+    """An op may enlarge a tensor that it is given, in its own storage or in another one."""
+    replaced, grown, same = torch.zeros(2), torch.empty(0), torch.ones(3)
+    empty = torch.ones(2)[:0]
+    places = DataPlaces([replaced, grown, same, empty])
+    replaced.data = torch.ones(2)
+    torch.add(torch.ones(4), 1, out=grown)
+    empty.resize_(2)
+    assert [id(t) for t in places.moved()] == [id(replaced)]
+    assert [id(t) for t in places.resized()] == [id(grown), id(empty)]
+    places.restore()
+    assert places.moved() == places.resized() == []
+    assert replaced.tolist() == [0, 0]
+    assert grown.shape == empty.shape == (0,)
