@@ -50,8 +50,8 @@ BOUND_TOLERANCE, _FASTER = 1.2 * _SAFE_UNITS / _UNITS, 5e-10
 # Cuts of one program with windows, beside the loss: the ops that leave least of the budget. It is
 # worth its work where one of them leaves less than that share.
 _NUM_TIGHT, _TIGHT_SHARE = 6, 0.3
-# Most cuts of a program that is not of the tightest ops alone.
-_NUM_WIDE = 12
+# Of a program that is not of the tightest ops alone: most cuts, and work by its non-zeros.
+_NUM_WIDE, _WIDE_FIRST, _WIDE_NODE = 12, 5e-5, 6e-7
 _WINDOWS: tuple[CopiesWhole, ...] = ("shares", "windows", "whole")
 # Work of such a program by its non-zeros: its first node, and any other.
 _WINDOWS_FIRST, _WINDOWS_NODE = 1e-5, 6e-8
@@ -113,9 +113,15 @@ def windows_bound(
     `wide` at ops at which store-all does not fit, spread out.
     """
     table = CutTable(graph, budget_bytes, "fixed")
-    ops = _over_budget(graph, budget_bytes) if wide else _tightest(graph, table)
-    if ops and not math.isinf(known.bound_s):
-        known = _windows_bound(graph, linked, table, ops, effort, known)
+    if math.isinf(known.bound_s):
+        return known
+    if wide:
+        ops = _over_budget(graph, budget_bytes)
+        ways, work = _WINDOWS[-1:], (_WIDE_FIRST, _WIDE_NODE)
+    else:
+        ops, ways, work = _tightest(graph, table), _WINDOWS, (_WINDOWS_FIRST, _WINDOWS_NODE)
+    for copies in ways if ops else ():
+        known = _one_windows_bound(graph, linked, table, ops, effort, known, copies, work)
     return CopyBound(_rounded_up(graph, linked, known.bound_s), known.op)
 
 
@@ -158,34 +164,32 @@ def _over_budget(graph: Graph, budget_bytes: int) -> list[int]:
     return [int(op) for op in over]
 
 
-def _windows_bound(
+def _one_windows_bound(
     graph: Graph,
     linked: LinkedGraph,
     table: CutTable,
     ops: Sequence[int],
     effort: Effort,
     known: CopyBound,
+    copies: CopiesWhole,
+    work: tuple[float, float],
 ) -> CopyBound:
     """`known`, or the bound of the windows between `ops`, if that is higher."""
-    tightest = graph.op_names[min(ops, key=lambda op: int(table.rooms_bytes[op]))]
     unit_s = graph.store_all_s / _UNITS
-    best = known
-    for copies in _WINDOWS:
-        if effort.is_over() or unit_s == 0:
-            break
-        milp = window_milp(graph, linked, table, ops, unit_s, copies)
-        if milp is None:
-            return CopyBound(math.inf, tightest)
-        size = milp.num_nonzeros
-        nodes = NodeWork(_WINDOWS_FIRST * size, _WINDOWS_NODE * size)
-        if effort.counted and nodes.first > effort.left:
-            break
-        answer = milp.solve(effort, nodes=nodes)
-        if answer.bound is not None:
-            bound_s = (answer.bound - _SAFE_UNITS) * unit_s
-            if bound_s > best.bound_s:
-                best = CopyBound(bound_s, tightest)
-    return best
+    if effort.is_over() or unit_s == 0 or math.isinf(known.bound_s):
+        return known
+    tightest = graph.op_names[min(ops, key=lambda op: int(table.rooms_bytes[op]))]
+    milp = window_milp(graph, linked, table, ops, unit_s, copies)
+    if milp is None:
+        return CopyBound(math.inf, tightest)
+    nodes = NodeWork(work[0] * milp.num_nonzeros, work[1] * milp.num_nonzeros)
+    if effort.counted and nodes.first > effort.left:
+        return known
+    answer = milp.solve(effort, nodes=nodes)
+    if answer.bound is None:
+        return known
+    bound_s = (answer.bound - _SAFE_UNITS) * unit_s
+    return CopyBound(bound_s, tightest) if bound_s > known.bound_s else known
 
 
 def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
@@ -279,7 +283,7 @@ def _cut_bound_s(
     read_at = table.first_readers(op)
     soon = np.flatnonzero((read_at < graph.num_ops) & known & ~own & (arrays.tensor_bytes > 0))
     source = np.where(producer[soon] >= 0, again[np.maximum(producer[soon], 0)], -1)
-    until = np.full(graph.num_ops, np.inf)
+    until = np.zeros(graph.num_ops)
     until[op + 1 :] = np.cumsum(times[op:-1])
     add_deadlines(
         milp,

@@ -36,7 +36,7 @@ def add_deadlines(
         (columns, coefficients) with one entry for each item; -1 for no column. An item takes
         `offsets` plus these.
     limits
-        The time until each deadline; infinite for none.
+        The time until each deadline; must ascend.
     beside
         Columns, and their coefficients, on the left side of every row.
 
@@ -45,22 +45,20 @@ def add_deadlines(
     A row for each of at most 64 deadlines; an item counts from the first of these on that is not
     before its own. O(items) non-zeros.
     """
-    steps = np.unique(when[np.isfinite(limits[when])])
+    steps = np.unique(when)
+    if not steps.size:
+        return
     if steps.size > _MOST_STEPS:
         steps = steps[np.unique(np.linspace(0, steps.size - 1, _MOST_STEPS).round().astype(int))]
-    place = np.searchsorted(steps, when)
-    counted = place < steps.size
-    if not counted.any():
-        return
-    place, num = place[counted], steps.size
+    place, num = np.searchsorted(steps, when), steps.size
     rows = np.arange(num)
-    fixed = np.bincount(place, offsets[counted], num)
+    fixed = np.bincount(place, offsets, num)
     parts: list[tuple[Any, Any, Any]] = []
-    least = most = float(np.abs(offsets[counted]).sum())
+    least = most = float(np.abs(offsets).sum())
     for columns, values in terms:
-        parts.append((place, columns[counted], -values[counted]))
-        least += float(np.maximum(0, -values[counted]).sum())
-        most += float(np.maximum(0, values[counted]).sum())
+        parts.append((place, columns, -values))
+        least += float(np.maximum(0, -values).sum())
+        most += float(np.maximum(0, values).sum())
     taken = milp.variables(num, lb=-least, ub=most)
     milp.placed(num, (rows, taken, 1.0), (rows[1:], taken[:-1], -1.0), *parts, lb=fixed, ub=fixed)
     milp.placed(

@@ -58,7 +58,7 @@ def token_names(graph: Graph, tokens: Any) -> list[str]:
     return names
 
 
-def tokens_of(graph: Graph, schedule: Schedule) -> Ints:
+def schedule_tokens(graph: Graph, schedule: Schedule) -> Ints:
     """The tokens behind the runs and copies of a schedule."""
     tensors = graph.arrays.tensor_names
     names = [*graph.op_names, *(Copy(t).name for t in tensors)]

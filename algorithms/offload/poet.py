@@ -24,7 +24,7 @@ from ..graphs._scaling import byte_units
 from ..graphs._staged_model import num_variables
 from ..store_all import store_all
 from ._bound import CopyBound, confirmed, copy_bound, windows_bound
-from ._linked_graph import link_graph, token_names, tokens_of
+from ._linked_graph import link_graph, schedule_tokens, token_names
 from ._offload_search import OffloadSearch, load_kernels
 from ._paging_model import build_paging_model
 from .offload import CONFIRM_WORK, enough_s, offload
@@ -208,7 +208,7 @@ def _solve(
         # The solver would finish its first node, whatever the effort, and look at a clock too late.
         told = {"solved": False, "milp": "its first node takes more than the effort"}
         if best is not None and polish:
-            search.consider(tokens_of(graph, best))
+            search.consider(schedule_tokens(graph, best))
             search.run(effort)
         elif watchdog_s is None:
             effort.spend(effort.left)
