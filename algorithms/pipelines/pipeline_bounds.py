@@ -1,4 +1,8 @@
-"""Lower bounds on the step time of a pipeline: fill, one device's work, drain."""
+"""Lower bounds on the step time of a pipeline: fill, one device's work, drain.
+
+Two paths lead through a device: the way there, all of its work, and the way back; or the way there,
+on to the loss and back to its first backward, what work it has left then, and the way back.
+"""
 
 from __future__ import annotations
 
@@ -217,7 +221,7 @@ def _messages_s(pipeline: Pipeline) -> list[float]:
 def memory_bound(
     fronts: StageFrontiers, pipeline: Pipeline, order: Order, budget_bytes: int
 ) -> float:
-    """The bound of `work_bound`, with the least time that recomputation costs each stage.
+    """The bound of `work_bound`, with recomputation, and with the wait for the first gradient.
 
     It holds over persistent recomputation in `order`: what a micro-batch holds between its forward
     and its backward stays until that layer's backward. With several stages a device it is
