@@ -123,6 +123,14 @@ class CutTable:
         needed[arrays.read_tensor[after[self.readers]]] = True
         return needed
 
+    def first_readers(self, op: int) -> Ints:
+        """The first op behind `op` that reads each tensor; ``num_ops`` where none does."""
+        reads = self.graph.arrays.read_tensor
+        found = np.full(self.num_tensors, self.num_ops, dtype=np.int64)
+        later = self.readers > op
+        np.minimum.at(found, reads[later], self.readers[later])
+        return found
+
     def useful(self, known: Bools) -> tuple[Bools, Bools]:
         """What an op that is not in `known` may need, itself or through repeated runs.
 

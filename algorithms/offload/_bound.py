@@ -5,12 +5,14 @@ the first time. A tensor that an earlier op wrote and a later first run reads is
 or it has been copied to the host, which took time on the link before that moment and takes time to
 copy back after it; or it is recomputed afterwards. With
 
-- ``here[t]``, ``away[t]``: tensor t is on the device, or on the host only;
+- ``here[t]``, ``away[t]``: tensor t is on the device, or on its way there; or on the host only;
 - ``again[p]``: op p runs again after that moment;
 - ``wait``: seconds by which c starts later than the ops before it take,
 
 the least of ``max(computing, copying back)`` after the cut, plus the time before the cut, bounds
-the makespan. Every schedule gives such numbers. The bound of a cut is a mixed-integer linear
+the makespan. What is away was copied after it was written, and what is neither here nor made again
+comes back before it is read (``_deadlines.py``). Every schedule gives such numbers, all but the
+last whole. The bound of a cut is a mixed-integer linear
 program, or its relaxation; the bound of the step is the best over the cuts tried.
 
 Where some ops need nearly all of the budget, several cuts in one program say more: copies for which
@@ -27,10 +29,13 @@ import numpy as np
 
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.effort import Effort
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
 
 from ..graphs._cut_table import CutTable
 from ..graphs._milp import Milp, NodeWork, milp_work
 from ..graphs._scaling import byte_units
+from ._deadlines import add_deadlines
 from ._timeline import LinkedGraph
 from ._window_model import CopiesWhole, window_milp
 
@@ -38,10 +43,15 @@ from ._window_model import CopiesWhole, window_milp
 _UNITS = 1e4
 _SAFE_UNITS = 1e-3
 # Number of cuts whose relaxation is solved, and of those that are then solved in whole numbers.
-_NUM_CUTS, _NUM_WHOLE = 12, 3
+_NUM_CUTS, _NUM_WHOLE = 24, 6
+# Bounds are lower than what programs say by this share of the step; where a schedule meets one, the
+# program is asked for one that is faster by a share that planners do not tell from none.
+BOUND_TOLERANCE, _FASTER = 1.2 * _SAFE_UNITS / _UNITS, 5e-10
 # Cuts of one program with windows, beside the loss: the ops that leave least of the budget. It is
 # worth its work where one of them leaves less than that share.
 _NUM_TIGHT, _TIGHT_SHARE = 6, 0.3
+# Of a program that is not of the tightest ops alone: most cuts, and work by its non-zeros.
+_NUM_WIDE, _WIDE_FIRST, _WIDE_NODE = 12, 5e-5, 6e-7
 _WINDOWS: tuple[CopiesWhole, ...] = ("shares", "windows", "whole")
 # Work of such a program by its non-zeros: its first node, and any other.
 _WINDOWS_FIRST, _WINDOWS_NODE = 1e-5, 6e-8
@@ -65,7 +75,7 @@ class CopyBound:
 def copy_bound(
     graph: Graph, linked: LinkedGraph, budget_bytes: int, *, effort: Effort
 ) -> CopyBound:
-    """The best bound over the cuts at the ops with most memory in store-all.
+    """The best bound over single cuts, at the ops with most memory in store-all and at others.
 
     O(ops + reads) variables for each cut.
     """
@@ -85,45 +95,105 @@ def copy_bound(
         whole = _cut_bound_s(graph, linked, table, op, effort, integral=True)
         if whole > best.bound_s:
             best = CopyBound(whole, graph.op_names[op])
-    best = _windows_bound(graph, linked, table, effort, best)
     return CopyBound(_rounded_up(graph, linked, best.bound_s), best.op)
 
 
-def _windows_bound(
-    graph: Graph, linked: LinkedGraph, table: CutTable, effort: Effort, known: CopyBound
+def windows_bound(
+    graph: Graph,
+    linked: LinkedGraph,
+    budget_bytes: int,
+    known: CopyBound,
+    *,
+    effort: Effort,
+    wide: bool = False,
 ) -> CopyBound:
-    """`known`, or the bound of the windows between the tightest ops, if that is higher."""
+    """`known`, or the bound of several cuts in one program, if that is higher.
+
+    The cuts are at the loss and at the ops that leave least room, if these leave little; with
+    `wide` at ops at which store-all does not fit, spread out.
+    """
+    table = CutTable(graph, budget_bytes, "fixed")
+    if math.isinf(known.bound_s):
+        return known
+    if wide:
+        ops = _over_budget(graph, budget_bytes)
+        ways, work = _WINDOWS[-1:], (_WIDE_FIRST, _WIDE_NODE)
+    else:
+        ops, ways, work = _tightest(graph, table), _WINDOWS, (_WINDOWS_FIRST, _WINDOWS_NODE)
+    for copies in ways if ops else ():
+        known = _one_windows_bound(graph, linked, table, ops, effort, known, copies, work)
+    return CopyBound(_rounded_up(graph, linked, known.bound_s), known.op)
+
+
+def confirmed(
+    graph: Graph,
+    linked: LinkedGraph,
+    budget_bytes: int,
+    bound: CopyBound,
+    makespan_s: float,
+    *,
+    effort: Effort,
+) -> CopyBound:
+    """`bound`, or the makespan of a schedule less a share of 5e-10, if nothing is faster than that.
+
+    A bound is lower than what its program says by the solver's tolerance. Where only this tolerance
+    lies between it and a schedule, the same program is asked for anything faster.
+    """
+    if not bound.op or not bound.bound_s < makespan_s <= bound.bound_s * (1 + BOUND_TOLERANCE):
+        return bound
+    table = CutTable(graph, budget_bytes, "fixed")
+    least_s = makespan_s * (1 - _FASTER)
+    op = graph.op_index(bound.op)
+    whole = _cut_bound_s(graph, linked, table, op, effort, integral=True, below_s=least_s)
+    return CopyBound(least_s, bound.op) if math.isinf(whole) else bound
+
+
+def _tightest(graph: Graph, table: CutTable) -> list[int]:
     room = table.rooms_bytes
     tight = np.argsort(room, kind="stable")[:_NUM_TIGHT].tolist()
-    if math.isinf(known.bound_s) or room[tight[0]] > _TIGHT_SHARE * table.budget_bytes:
-        return known
-    turn = np.flatnonzero(graph.arrays.op_phase > 0)[:1].tolist()
-    ops = sorted({*turn, *tight})
+    if room[tight[0]] > _TIGHT_SHARE * table.budget_bytes:
+        return []
+    return sorted({*np.flatnonzero(graph.arrays.op_phase > 0)[:1].tolist(), *tight})
+
+
+def _over_budget(graph: Graph, budget_bytes: int) -> list[int]:
+    memory = simulate(graph, Schedule.store_all(graph)).memory_bytes
+    over = np.flatnonzero(memory > budget_bytes)
+    if over.size > _NUM_WIDE:
+        over = over[np.linspace(0, over.size - 1, _NUM_WIDE).round().astype(int)]
+    return [int(op) for op in over]
+
+
+def _one_windows_bound(
+    graph: Graph,
+    linked: LinkedGraph,
+    table: CutTable,
+    ops: Sequence[int],
+    effort: Effort,
+    known: CopyBound,
+    copies: CopiesWhole,
+    work: tuple[float, float],
+) -> CopyBound:
+    """`known`, or the bound of the windows between `ops`, if that is higher."""
     unit_s = graph.store_all_s / _UNITS
-    best = known
-    for copies in _WINDOWS:
-        if effort.is_over() or unit_s == 0:
-            break
-        milp = window_milp(graph, linked, table, ops, unit_s, copies)
-        if milp is None:
-            return CopyBound(math.inf, graph.op_names[tight[0]])
-        size = milp.num_nonzeros
-        nodes = NodeWork(_WINDOWS_FIRST * size, _WINDOWS_NODE * size)
-        if effort.counted and nodes.first > effort.left:
-            break
-        answer = milp.solve(effort, nodes=nodes)
-        if answer.bound is not None:
-            bound_s = (answer.bound - _SAFE_UNITS) * unit_s
-            if bound_s > best.bound_s:
-                best = CopyBound(bound_s, graph.op_names[tight[0]])
-    return best
+    if effort.is_over() or unit_s == 0 or math.isinf(known.bound_s):
+        return known
+    tightest = graph.op_names[min(ops, key=lambda op: int(table.rooms_bytes[op]))]
+    milp = window_milp(graph, linked, table, ops, unit_s, copies)
+    if milp is None:
+        return CopyBound(math.inf, tightest)
+    nodes = NodeWork(work[0] * milp.num_nonzeros, work[1] * milp.num_nonzeros)
+    if effort.counted and nodes.first > effort.left:
+        return known
+    answer = milp.solve(effort, nodes=nodes)
+    if answer.bound is None:
+        return known
+    bound_s = (answer.bound - _SAFE_UNITS) * unit_s
+    return CopyBound(bound_s, tightest) if bound_s > known.bound_s else known
 
 
 def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
     """The loss and ops around the store-all peak, spread out, in the graph's order."""
-    from schedsim.simulation.schedule import Schedule
-    from schedsim.simulation.simulator import simulate
-
     memory = simulate(graph, Schedule.store_all(graph)).memory_bytes
     order = np.argsort(-memory, kind="stable")
     turn = np.flatnonzero(graph.arrays.op_phase > 0)[:1].tolist()
@@ -133,9 +203,19 @@ def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:
 
 
 def _cut_bound_s(
-    graph: Graph, linked: LinkedGraph, table: CutTable, op: int, effort: Effort, *, integral: bool
+    graph: Graph,
+    linked: LinkedGraph,
+    table: CutTable,
+    op: int,
+    effort: Effort,
+    *,
+    integral: bool,
+    below_s: float = math.inf,
 ) -> float:
-    """The bound of the cut at `op`, in seconds; infinite where nothing fits there."""
+    """The bound of the cut at `op`, in seconds.
+
+    It is infinite where nothing fits there, or nothing takes less than `below_s`.
+    """
     arrays = graph.arrays
     total_s = graph.store_all_s
     if total_s == 0:
@@ -154,12 +234,12 @@ def _cut_bound_s(
     byte_unit, _ = byte_units(arrays.tensor_bytes, max(1, table.budget_bytes))
 
     milp = Milp()
-    here = milp.variables(num_tensors, lb=own, ub=known | made_here)
-    away = milp.variables(num_tensors, ub=known & ~own)
+    here = milp.variables(num_tensors, lb=own, ub=known | made_here, integral=integral)
+    away = milp.variables(num_tensors, ub=known & ~own, integral=integral)
     ran = turns < op
     again = milp.variables(graph.num_ops, ub=ran & ~arrays.op_once, integral=integral)
     wait = milp.variables(1, ub=np.inf)
-    end = milp.variables(1, ub=np.inf, cost=1.0)
+    end = milp.variables(1, ub=below_s / unit_s, cost=1.0)
 
     needed = np.flatnonzero(table.needed(after) & known)
     source = np.where(producer[needed] >= 0, again[np.maximum(producer[needed], 0)], -1)
@@ -187,12 +267,38 @@ def _cut_bound_s(
     milp.placed(1, (0, away, out), (0, wait, -1.0), lb=-np.inf, ub=before)
     milp.placed(1, (0, end, 1.0), (0, wait, -1.0), (0, again, -times), lb=before + rest, ub=np.inf)
     milp.placed(1, (0, end, 1.0), (0, wait, -1.0), (0, away, -back), lb=before, ub=np.inf)
+    # What is written late has little time to be copied before the cut ...
+    made = np.flatnonzero((producer >= 0) & known & (arrays.tensor_bytes > 0))
+    left = np.zeros(op + 1)
+    left[2:] = np.cumsum(times[1:op][::-1])
+    add_deadlines(
+        milp,
+        op - producer[made],
+        [(away[made], out[made])],
+        np.zeros(made.size),
+        left,
+        [(int(wait[0]), -1.0)],
+    )
+    # ... and what is read early has little time to come back after it, unless it is made again.
+    read_at = table.first_readers(op)
+    soon = np.flatnonzero((read_at < graph.num_ops) & known & ~own & (arrays.tensor_bytes > 0))
+    source = np.where(producer[soon] >= 0, again[np.maximum(producer[soon], 0)], -1)
+    until = np.zeros(graph.num_ops)
+    until[op + 1 :] = np.cumsum(times[op:-1])
+    add_deadlines(
+        milp,
+        read_at[soon],
+        [(here[soon], -back[soon]), (source, -back[soon])],
+        back[soon],
+        until - before - rest,
+        [(int(end[0]), -1.0), (int(wait[0]), 1.0)],
+    )
     with effort.part(1.0) as part:
         if part.counted and integral and milp_work(milp.num_nonzeros) > part.left:
             return 0.0  # the relaxation has given its bound already
         answer = milp.solve(part, integral=integral)
     if answer.infeasible:
-        return math.inf if not integral else total_s
+        return math.inf if not integral or below_s < math.inf else total_s
     if answer.bound is None:
         return total_s
     return max(total_s, (answer.bound - _SAFE_UNITS) * unit_s)

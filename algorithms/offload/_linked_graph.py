@@ -8,7 +8,9 @@ import numpy as np
 
 from schedsim.dataflow.copies import Copy
 from schedsim.dataflow.graph import Graph
+from schedsim.kernels.record import Ints
 from schedsim.plans.offloading import Offloading
+from schedsim.simulation.schedule import Schedule
 
 from ._timeline import LinkedGraph
 
@@ -54,3 +56,13 @@ def token_names(graph: Graph, tokens: Any) -> list[str]:
         else:
             names.append(Copy(tensors[token - num_ops - len(tensors)], back=True).name)
     return names
+
+
+def schedule_tokens(graph: Graph, schedule: Schedule) -> Ints:
+    """The tokens behind the runs and copies of a schedule."""
+    tensors = graph.arrays.tensor_names
+    names = [*graph.op_names, *(Copy(t).name for t in tensors)]
+    names += [Copy(t, back=True).name for t in tensors]
+    token = {name: i for i, name in enumerate(names)}
+    of_names = np.array([token.get(name, -1) for name in schedule.op_names], dtype=np.int64)
+    return of_names[schedule.runs]

@@ -21,7 +21,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ..store_all import store_all
-from ._bound import CopyBound, copy_bound
+from ._bound import BOUND_TOLERANCE, CopyBound, confirmed, copy_bound, windows_bound
 from ._linked_graph import link_graph, token_names
 from ._offload_search import OffloadSearch, load_kernels
 from ._starts import chain_starts, graph_starts
@@ -30,7 +30,8 @@ from ._starts import chain_starts, graph_starts
 _WORK, _WORK_PER_OP = 12.0, 0.1
 # Shares of the effort left: for the bound, for schedules without copies, and for the copies that
 # make these schedules fit the budget.
-_BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE = 0.3, 0.5, 0.4
+_BOUND_SHARE, _STARTS_SHARE, _REPAIR_SHARE, _WINDOWS_SHARE = 0.15, 0.5, 0.4, 0.3
+CONFIRM_WORK = 1.0
 # Number of schedules that the engine is asked about, the best first, where it refuses others.
 _TRIED = 8
 
@@ -38,6 +39,12 @@ _TRIED = 8
 def copies_scope(workload: Chain | Graph) -> Scope:
     """The class of schedules over which the bound holds: a chain has one order of first runs."""
     return COPIES if isinstance(workload, Chain) else COPIES_IN_ORDER
+
+
+def enough_s(graph: Graph, bound: CopyBound, gap: float) -> float:
+    """The makespan at which a search may stop: the bound, beside the tolerance of its solver."""
+    tolerance = BOUND_TOLERANCE if bound.op else 1e-12
+    return max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + tolerance)
 
 
 @timed(load_kernels)
@@ -146,8 +153,8 @@ def offload(
     try:
         with effort.part(_BOUND_SHARE) as part:
             bound = copy_bound(graph, linked, budget_bytes, effort=part)
+        search.enough_s = enough_s(graph, bound, gap)
         search.progress.report(bound_s=bound.bound_s)
-        search.enough_s = max(graph.store_all_s, bound.bound_s) * (1 + gap) * (1 + 1e-12)
         with effort.part(_STARTS_SHARE) as part:
             if isinstance(workload, Chain):
                 plans, starts = chain_starts(workload, budget_bytes, part)
@@ -156,7 +163,19 @@ def offload(
         if bound.bound_s != float("inf"):
             with effort.part(_REPAIR_SHARE) as part:
                 search.start(starts, part)
+            found = search.best
+            if found is None or found[0] > search.enough_s:
+                with effort.part(_WINDOWS_SHARE) as part:
+                    bound = windows_bound(graph, linked, budget_bytes, bound, effort=part)
+                search.enough_s = enough_s(graph, bound, gap)
+                search.progress.report(bound_s=bound.bound_s)
+        if bound.bound_s != float("inf"):
             search.run(effort)
+            found = search.best
+            if found is not None:
+                bound = confirmed(
+                    graph, linked, budget_bytes, bound, found[0], effort=Effort(CONFIRM_WORK)
+                )
     except KeyboardInterrupt:
         effort.cancel()
     made = _finish(workload, budget_bytes, search, bound, offloading, plans, effort, seed)

@@ -13,7 +13,7 @@ from schedsim.errors import PlannerLimitError, SchedsimError
 from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.offloading import LinkLike, Offloading
-from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
+from schedsim.plans.plan import Plan, make_plan, timed
 from schedsim.plans.scope import ANY_SCHEDULE, COPIES_IN_ORDER
 from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
@@ -23,16 +23,16 @@ from ..graphs._milp import milp_work
 from ..graphs._scaling import byte_units
 from ..graphs._staged_model import num_variables
 from ..store_all import store_all
-from ._bound import copy_bound
-from ._linked_graph import link_graph, token_names
+from ._bound import CopyBound, confirmed, copy_bound, windows_bound
+from ._linked_graph import link_graph, schedule_tokens, token_names
 from ._offload_search import OffloadSearch, load_kernels
 from ._paging_model import build_paging_model
-from .offload import offload
+from .offload import CONFIRM_WORK, enough_s, offload
 
 # Beyond this HiGHS finds nothing within minutes; a model with paging has some five times as many.
 MAX_VARIABLES = 60_000
 _WORK = 30.0
-_BOUND_SHARE, _START_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.1, 0.02, 0.3
+_BOUND_SHARE, _START_SHARE, _WIDE_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.3, 0.3, 0.02, 0.3
 # HiGHS keeps its time limit up to a first node that takes so many times as long; beyond that, the
 # steps between its looks at the clock are too long.
 _CLOCK_LOOKS = 500.0
@@ -143,12 +143,23 @@ def poet(
         best, best_s = first.schedule, first.makespan_s or math.inf
         figures["start_s"] = first.makespan_s
         least = first.least
-    if not math.isinf(bound.bound_s) and best_s > bound.bound_s * (1 + OPTIMALITY_TOLERANCE):
-        found, told = _solve(graph, budget_bytes, offloading, effort, seed, polish, best_s)
+        if first.bound_scope == COPIES_IN_ORDER and first.lower_bound_s > bound.bound_s:
+            bound = CopyBound(first.lower_bound_s, first.search.bound_op)
+    if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
+        with effort.part(_WIDE_SHARE) as part:
+            bound = windows_bound(graph, linked, budget_bytes, bound, effort=part, wide=True)
+    if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
+        enough = enough_s(graph, bound, 0.0)
+        found, told = _solve(
+            graph, budget_bytes, offloading, effort, seed, polish, best, best_s, enough
+        )
         options.update(told)
         if found is not None:
             simulation = setting.simulate(graph, found, budget_bytes)
-            best = found if simulation.makespan_s < best_s else best
+            if simulation.makespan_s < best_s:
+                best, best_s = found, simulation.makespan_s
+    if best is not None:
+        bound = confirmed(graph, linked, budget_bytes, bound, best_s, effort=Effort(CONFIRM_WORK))
     return make_plan(
         graph,
         budget_bytes,
@@ -171,7 +182,9 @@ def _solve(
     effort: Effort,
     seed: int,
     polish: bool,
+    best: Schedule | None,
     best_s: float,
+    enough: float,
 ) -> tuple[Schedule | None, dict[str, Any]]:
     """(schedule, what to record)."""
     arrays = graph.arrays
@@ -188,16 +201,23 @@ def _solve(
         model.milp.placed(1, (0, columns, cost[columns]), lb=0.0, ub=best_s / unit_s)
     watchdog_s = effort.watchdog_s
     most = effort.left if watchdog_s is None else _CLOCK_LOOKS * watchdog_s
+    search = OffloadSearch(graph, linked, seed=seed, num_threads=1, peak_bytes=budget_bytes)
+    search.enough_s = enough
+    told: dict[str, Any]
     if milp_work(model.milp.num_nonzeros) > most:
         # The solver would finish its first node, whatever the effort, and look at a clock too late.
-        if watchdog_s is None:
+        told = {"solved": False, "milp": "its first node takes more than the effort"}
+        if best is not None and polish:
+            search.consider(schedule_tokens(graph, best))
+            search.run(effort)
+        elif watchdog_s is None:
             effort.spend(effort.left)
         else:
             effort.note_clock()
-        return None, {"solved": False, "milp": "its first node takes more than the effort"}
+        return _found(graph, search), told
     with effort.part(1.0 - _POLISH_SHARE) as part:
         answer = model.milp.solve(part)
-    told: dict[str, Any] = {"solved": answer.finished}
+    told = {"solved": answer.finished}
     if answer.x is None:
         if math.isfinite(best_s):
             told["milp"] = "nothing better" if answer.infeasible else "nothing better in time"
@@ -207,12 +227,13 @@ def _solve(
     found = model.tokens(graph, answer.x)
     cost = np.concatenate(model.milp.columns["cost"])
     told["programme_s"] = float(cost @ answer.x) * unit_s
-    search = OffloadSearch(graph, linked, seed=seed, num_threads=1, peak_bytes=budget_bytes)
     search.consider(np.array(found, dtype=np.int64))
     if search.best is not None:
         told["replayed_s"] = search.best[0]
     if polish:
         search.run(effort.take(_MOST_POLISH))
-    if search.best is None:
-        return None, told
-    return Schedule.from_names(token_names(graph, search.best[1])), told
+    return _found(graph, search), told
+
+
+def _found(graph: Graph, search: OffloadSearch) -> Schedule | None:
+    return None if search.best is None else Schedule.from_names(token_names(graph, search.best[1]))

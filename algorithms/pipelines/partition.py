@@ -24,7 +24,7 @@ import numpy as np
 from schedsim.pipelines import Order, Pipeline, most_in_flight
 
 from ._device_choices import HeldStage, least_mean_s
-from .pipeline_bounds import held_at_once, holds_neighbours, stage_bound
+from .pipeline_bounds import forwards_first, held_at_once, holds_neighbours, stage_bound
 from .stage_frontier import StageFrontiers
 
 StageCost = Callable[[int, int, int], float]
@@ -104,6 +104,8 @@ class Partitions:
             for layer in chain.stages
         ]
         self.trip = np.concatenate([[0.0], np.cumsum(trip)])
+        forward = [layer.forward_s for layer in chain.stages]
+        self.forward = np.concatenate([[0.0], np.cumsum(forward)])
         static = pipeline.layer_static_bytes or (0,) * chain.num_stages
         self.static = [0]
         for size in static:
@@ -111,6 +113,7 @@ class Partitions:
         counts = most_in_flight(order)
         num = pipeline.num_stages
         self.in_flight = [max(count.get(v, 0) for count in counts[v]) for v in range(num)]
+        self.first = [forwards_first(order, v) for v in range(num)]
         self.held = [held_at_once(order, v) for v in range(num)]
         self.neighbours = all(holds_neighbours(order, v) for v in range(num))
 
@@ -166,7 +169,14 @@ class Partitions:
         if not self.neighbours:
             return self.plain_cost(v, lo, hi)
         work = stage_bound(self.fronts, self.pipeline, lo, hi, room, self.held[v])
-        return float(self.trip[lo]) + work
+        trip = float(self.trip[lo])
+        if self.pipeline.split_backward:
+            return trip + work.all_s
+        # As `first_turn_s`; messages, which depend on the other cuts, are left out.
+        forward_s = float(self.forward[hi] - self.forward[lo])
+        way = trip + forward_s + float(self.plain[-1] - self.plain[hi])
+        way += self.pipeline.chain.loss_s if hi < self.pipeline.chain.num_stages else 0.0
+        return max(trip + work.all_s, way + work.after_first_s - self.first[v] * forward_s)
 
     def least_largest(self, cost: StageCost, *, below: float = math.inf) -> Cuts | None:
         """The partition with the least largest cost, if that is below `below`."""

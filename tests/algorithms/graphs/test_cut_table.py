@@ -143,3 +143,16 @@ def test_prices_span_those_of_the_tensors():
     assert {0.5, 3.0} <= set(found.tolist())
     assert found[-1] == 6.0
     assert prices(np.array([np.inf]), np.array([4])).tolist() == [1.0]
+
+
+@given(seed=st.integers(0, 10**9), num=st.integers(1, 8))
+@settings(max_examples=examples(30), deadline=None)
+def test_first_readers_stand_behind_the_op(seed, num):
+    """Whatever reads a tensor earlier."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, num)
+    op = int(rng.integers(num))
+    found = CutTable(graph, 100, "fixed").first_readers(op)
+    for tensor, name in enumerate(graph.arrays.tensor_names):
+        readers = [i for i, one in enumerate(graph.ops) if name in one.reads and i > op]
+        assert found[tensor] == min(readers, default=num)

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from offload_plans import some_budget, tiny_chain
 from offload_steps import random_offloading
-from schedsim.algorithms.offload._bound import CopyBound, copy_bound
+from schedsim.algorithms.graphs._cut_table import CutTable
+from schedsim.algorithms.offload._bound import (
+    CopyBound,
+    _cut_bound_s,
+    confirmed,
+    copy_bound,
+    windows_bound,
+)
 from schedsim.algorithms.offload._linked_graph import link_graph
 from slow_offload import least_time_s
 from tiers import examples
@@ -23,9 +30,11 @@ from schedsim.plans.links import Link
 from schedsim.plans.offloading import Offloading
 
 
-def bounded(graph: Graph, budget: int, offloading: Offloading):
+def bounded(graph: Graph, budget: int, offloading: Offloading, *, wide: bool = False):
+    """The bound of single cuts, then of several, as the planner asks for them."""
     linked = link_graph(graph, budget, offloading)
-    return copy_bound(graph, linked, budget, effort=Effort(20.0))
+    single = copy_bound(graph, linked, budget, effort=Effort(20.0))
+    return windows_bound(graph, linked, budget, single, effort=Effort(20.0), wide=wide)
 
 
 @settings(max_examples=examples(15), deadline=None)
@@ -42,8 +51,20 @@ def test_no_way_in_time_is_faster(seed, is_chain):
     offloading = random_offloading(rng, whole=True)
     budget = some_budget(rng, graph)
     best = least_time_s(graph, budget, offloading, max_states=4000)
-    if best is not None:
-        assert graph.store_all_s <= bounded(graph, budget, offloading).bound_s <= best
+    if best is None:
+        return
+    wide = bool(rng.integers(2))
+    assert graph.store_all_s <= bounded(graph, budget, offloading, wide=wide).bound_s <= best
+    linked, table = link_graph(graph, budget, offloading), CutTable(graph, budget, "fixed")
+    for op in range(graph.num_ops):
+        for integral in (False, True):
+            effort = Effort(20.0)
+            assert _cut_bound_s(graph, linked, table, op, effort, integral=integral) <= best
+        if math.isfinite(best):  # an optimum is not refuted
+            found = _cut_bound_s(
+                graph, linked, table, op, Effort(20.0), integral=True, below_s=best
+            )
+            assert math.isfinite(found)
 
 
 def waiting(size: int = 8) -> Graph:
@@ -91,3 +112,45 @@ def test_whole_times_round_up():
     found = bounded(chain.graph, 18, Offloading(Link(1), Link(1)))
     assert found.bound_s > chain.store_all_s
     assert found.bound_s % 2 == 0
+
+
+def late_and_early() -> Graph:
+    """x is written first and read last; y is written last and read first, and l has no room."""
+    ops = (
+        Op("f", time_s=1, writes={"x": 8}, once=True),
+        Op("g", time_s=9, writes={"y": 8}, once=True),
+        Op("h", time_s=1, writes={"z": 0}),
+        Op("l", "loss", time_s=1, reads=("z",), workspace_bytes=16),
+        Op("c", "backward", time_s=1, reads=("y",)),
+        Op("b", "backward", time_s=9, reads=("x",)),
+    )
+    return Graph("late and early", ops)
+
+
+def test_what_is_written_late_or_read_early_has_little_time():
+    """A copy lasts 5 s: of y out beside h, of y back before c, and then of x beside c.
+
+    While l runs nothing comes back, which the cut there does not know.
+    """
+    graph, offloading = late_and_early(), Offloading(Link(1.6), Link(1.6))
+    assert least_time_s(graph, 16, offloading) == 22 + 4 + 5 + 4
+    table, linked = CutTable(graph, 16, "fixed"), link_graph(graph, 16, offloading)
+    loss = graph.op_index("l")
+    found = _cut_bound_s(graph, linked, table, loss, Effort(20.0), integral=True)
+    assert found == pytest.approx(22 + 4 + 4 + 4, rel=1e-6)
+
+
+def test_a_schedule_that_meets_the_bound_is_confirmed():
+    """A slower one is not, and neither is one that the bound is far below."""
+    graph, offloading = waiting(), Offloading(Link(8), Link(2))
+    linked = link_graph(graph, 8, offloading)
+    optimum = 63.0  # that of the cut at g: f, g beside the way out, l beside the way back, b
+    cut = CopyBound(optimum * (1 - 1e-7), "g")
+
+    def asked(makespan_s: float) -> CopyBound:
+        return confirmed(graph, linked, 8, cut, makespan_s, effort=Effort(10.0))
+
+    assert asked(optimum) == CopyBound(optimum * (1 - 5e-10), "g")
+    assert asked(optimum * (1 + 5e-9)) == cut
+    assert asked(optimum * (1 + 1e-6)) == cut
+    assert asked(cut.bound_s) == cut

@@ -7,10 +7,10 @@ from chains import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offload_steps import random_offloading, random_tokens, tokens_of
-from schedsim.algorithms.offload._linked_graph import link_graph, token_names
+from schedsim.algorithms.offload._linked_graph import link_graph, schedule_tokens, token_names
 from tiers import examples
 
-from schedsim import Graph, Op
+from schedsim import Graph, Op, Schedule
 from schedsim.plans.links import Link
 from schedsim.plans.offloading import Offloading
 
@@ -46,3 +46,14 @@ def test_tokens_are_named_as_the_engine_names_them(seed, num):
     names = random_tokens(rng, graph)
     random_offloading(rng)
     assert token_names(graph, tokens_of(graph, names)) == names
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(seed=st.integers(0, 10**9), num=st.integers(1, 6))
+def test_schedules_are_read_back_as_tokens(seed, num):
+    """With copies both ways, repeats, and names that stand in any order."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, num)
+    tokens = tokens_of(graph, random_tokens(rng, graph))
+    schedule = Schedule.from_names(token_names(graph, tokens))
+    assert schedule_tokens(graph, schedule).tolist() == tokens.tolist()
