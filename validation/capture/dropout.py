@@ -7,6 +7,8 @@ in the last bit. There the traced op is replaced by one that scales as eager doe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from .program import Call, Program, refs
@@ -38,6 +40,19 @@ def dropout_by_factor(
     """``native_dropout`` with the given factor; the same draws, the same memory."""
     mask = torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1.0 - p)
     return x.mul(mask).mul_(factor), mask
+
+
+def as_traced(program: Program, call: Call) -> Call:
+    """`call` as it was traced, before `as_in_eager`: for inductor, which scales as traced."""
+    if call.target is dropout_by_factor:
+        return replace(call, target=aten.native_dropout.default, args=call.args[:3])
+    if call.target is aten.native_dropout_backward.default:
+        gradient, mask, _ = call.args
+        maker = program.storages[program.values[next(refs(mask))].storage].call
+        if maker >= 0 and program.calls[maker].target is dropout_by_factor:
+            p = program.calls[maker].args[1]
+            return replace(call, args=(gradient, mask, 1.0 / (1.0 - p)))
+    return call
 
 
 def as_in_eager(program: Program, call: Call, factors: Factors) -> None:

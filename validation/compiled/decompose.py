@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..capture.dropout import as_traced
 from ..capture.program import (
     Call,
     Program,
@@ -68,10 +69,11 @@ class _Decomposer:
             draw = Call("seeds", inductor.draw_seeds, (0, self.device.type), {}, [self.seeds])
             draw.random = draw.once = True
             new.append(draw)
-        for index, call in enumerate(old.calls):
+        for index, traced in enumerate(old.calls):
+            call = as_traced(old, traced)
             graph = None if index == old.seed else self._parts(call)
             if graph is None or not self._inline(call, graph):
-                self._keep(call)
+                self._keep(traced)
             self.moved[index] = len(new.calls) - 1
             if index == old.seed:
                 new.seed = len(new.calls) - 1
@@ -260,6 +262,15 @@ class _Decomposer:
         part.args = (list(part.args[0]), Ref(seed), _DRAWS[node.target])  # type: ignore[index]
         part.kwargs, part.once = {}, False  # a seed gives the same numbers every time
         self.num_draws += 1
+        fake = node.meta["val"]
+        if fake.dtype != torch.float32:  # inductor draws float32 and converts
+            drawn = self._value(tuple(fake.shape), tuple(fake.stride()), torch.float32, fake.device)
+            draw = replace(part, name=f"{part.name}.drawn", outputs=[drawn])
+            draw.is_tuple = False
+            self.new.storages[self.new.values[drawn].storage].size_bytes = 4 * fake.numel()
+            self.new.append(draw)
+            part.target = inductor.convert_op()
+            part.args = (Ref(drawn), fake.dtype)
 
     def _fill_seeds(self) -> None:
         if self.seeds < 0:

@@ -64,6 +64,11 @@ def random_op() -> Any:
     return torch.ops.prims.inductor_random.default
 
 
+def convert_op() -> Any:
+    """The op that changes a number format, which graphs call."""
+    return torch.ops.prims.convert_element_type.default
+
+
 def draw_seeds(count: int, device: str) -> torch.Tensor:
     """`count` seeds drawn from the device's generator, as inductor's own code draws them."""
     limits = torch.iinfo(torch.int64)

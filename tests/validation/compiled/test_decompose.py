@@ -9,12 +9,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import captured_step, convolutional, gated  # noqa: E402
+from schedsim.validation.capture.dropout import dropout_by_factor, eager_factor  # noqa: E402
 from schedsim.validation.capture.program import refs  # noqa: E402
 from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
-from schedsim.validation.compiled.fusible import fusible_target  # noqa: E402
+from schedsim.validation.compiled.fusible import fusible_target, is_draw  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup, Groups  # noqa: E402
+from schedsim.validation.torch_private import inductor_calls as inductor  # noqa: E402
 
 from schedsim import Schedule  # noqa: E402
 
@@ -41,6 +43,28 @@ def test_dropout_draws_one_seed_each_at_the_start():
     assert first.args[0] == 3
     assert [call for call in program.calls[1:] if call.random] == []
     assert program.storages[program.values[first.outputs[0]].storage].size_bytes == 24
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_that_eager_scales_otherwise_is_inductors_too(dtype):
+    """Its numbers come from a seed and its factor is 1 / (1 - p), in both halves.
+
+    Plain steps scale it by another factor, by an op of ours that inductor does not know.
+    """
+    p = 0.15 if dtype == torch.float32 else 0.1
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(p)).to(dtype)
+    inputs = torch.randn(4, 8, dtype=dtype), torch.randn(4, 8, dtype=dtype)
+    captured = captured_step(model, inputs, torch.nn.functional.mse_loss)
+    assert any(call.target is dropout_by_factor for call in captured.program.calls)
+    program = decompose(captured.program)
+    [first] = [call for call in program.calls if call.random]
+    assert first.target is inductor.draw_seeds
+    [drawn] = [call for call in program.calls if is_draw(call.target)]
+    assert program.values[drawn.outputs[0]].dtype == torch.float32
+    factors = [a for call in program.calls for a in call.args if isinstance(a, float)]
+    assert factors.count(1.0 / (1.0 - p)) == 2
+    assert eager_factor(p, dtype) not in factors
 
 
 def test_what_is_not_taken_apart_is_kept():
