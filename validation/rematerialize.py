@@ -80,7 +80,8 @@ def rematerialize(
     Parameters
     ----------
     model
-        Is put in training mode, except in place; its parameters are shared, not copied.
+        Is put in training mode, except in place, where only a sharded one is; its parameters are
+        shared, not copied.
     inputs
         Of one step: a tuple, one tensor, or a mapping of keywords. What the loss takes besides the
         output comes last: ``(x, target)`` for ``loss=cross_entropy``.

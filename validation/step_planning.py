@@ -24,6 +24,7 @@ from schedsim.simulation.simulator import simulate
 from schedsim.units import format_bytes
 
 from .block_level import capture_chain
+from .block_level.first_conditions import kept_buffer_bytes
 from .block_level.gradients_made import given_gradients
 from .block_level.repeated_forward import untouched
 from .block_level.scheduled_blocks import ScheduledBlocks, loss_of
@@ -161,7 +162,8 @@ class CapturedStep:
         graph of its copies and the capacities within which the copies were planned.
     most_states_bytes
         Most bytes of generator states for repeated dropout, where these are in the memory that the
-        plan is for: the host's. The graph does not count them.
+        plan is for: the host's. By blocks, of the buffers that blocks change, kept for repeats. The
+        workload does not count them.
     output_class
         For a model that returns its own loss in an output object: the class of that object.
     splitter, num_parts, part_size, others
@@ -627,6 +629,7 @@ def _by_block(
         output_class,
         kept_gradients_bytes=state.gradients_bytes if captured.keeps_gradients else 0,
         device=next(model.parameters()).device,
+        most_states_bytes=kept_buffer_bytes(captured.layout.state),
         _own_static_bytes=static,
     )
 
@@ -719,7 +722,7 @@ def _beside_states(
 
 
 def _states_bytes(captured: CapturedStep, plan: Plan) -> int:
-    """Most bytes of generator states that `plan` keeps, if they count."""
+    """Most bytes that `plan` keeps of generator states, if they count, and of changed buffers."""
     if plan.schedule is None or not captured.most_states_bytes:
         return 0
     return int(getattr(captured.make_module(plan.schedule), "replay_bytes", 0))

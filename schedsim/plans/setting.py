@@ -73,7 +73,8 @@ class StepChanges:
     accumulate
         Micro-batches of a step.
     generator_states_bytes
-        Bytes of the random generators' states that are kept for ops that run again.
+        Bytes of the random generators' states that are kept for ops that run again, and of the
+        buffers that are kept for blocks that do.
     compiled
         Whether the ops of the step were fused into compiled groups first.
     """

@@ -9,10 +9,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation import step_planning  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.step_planning import BlockLevelWarning  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
 
 class Odd(nn.Module):
@@ -163,3 +165,39 @@ def test_a_search_ends_by_work_unless_seconds_alone_are_given(monkeypatch):
     assert given[1]["effort"] == 0.1
     assert "effort" not in given[2]
     assert given[2]["time_limit_s"] == 60
+
+
+class Queued(nn.Module):
+    """Attends to what it has seen in earlier steps, as contrastive learning does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("queue", torch.randn(1024, 16))
+
+    def forward(self, x):
+        seen = self.queue.clone()
+        with torch.no_grad():
+            self.queue.copy_(torch.cat([self.queue[64:], x[:64]]))
+        return x + self.linear(torch.tanh(x @ seen.T).softmax(-1) @ seen)
+
+
+def test_buffers_that_are_kept_for_repeated_blocks_are_within_the_budget():
+    """A repeat finds each as its first run did, so that a copy waits for it."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(Queued() for _ in range(4))), torch.randn(256, 16)
+    given = (lambda y: y.square().mean(),)
+    with pytest.raises(InfeasibleBudgetError) as refused:  # the plan alone would fit
+        schedsim.rematerialize(model, x, 4_700_000, *given, level="block")
+    budget = refused.value.plan.min_feasible_bytes
+    module = schedsim.rematerialize(model, x, budget, *given, level="block")
+    queue = model[0].queue.nbytes
+    kept = module.plan.setting.step.generator_states_bytes
+    assert kept >= 2 * queue  # of a block, and of a repeat while it runs
+    module(x).backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+    resident = storage_bytes([*model.parameters(), *model.buffers(), x])
+    [reading] = AllocatorMeter().read(lambda: module(x).backward())
+    assert max(module.run_counts.values()) > 1
+    assert module.plan.peak_bytes < resident + reading.peak_bytes <= module.budget_bytes

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..autocasts import Autocast
+from ..measure.storage import storage_bytes
 from ..torch_private.global_settings import GlobalSettings
 from .block_program import BlockRun
 from .repeated_forward import (
@@ -89,6 +91,18 @@ class FirstConditions:
             first.random.pop(run.index, None)
             first.buffers.pop(run.index, None)
             first.python.pop(run.index, None)
+
+
+def kept_buffer_bytes(state: Iterable[Buffers]) -> int:
+    """Bytes of copies of the buffers that blocks change, and of one more while a block runs again.
+
+    Parameters
+    ----------
+    state
+        For each block that runs again, the buffers that it changes.
+    """
+    sizes = [storage_bytes([value for _, _, value in _present(buffers)]) for buffers in state]
+    return sum(sizes) + max(sizes, default=0)
 
 
 def _present(buffers: Buffers) -> Buffers:

@@ -19,6 +19,7 @@ from ..torch_private.module_tables import gradient_hooks
 from ..torch_private.pytrees import tree_leaves
 from .autograd_ends import ANCHOR
 from .block_program import BlockProgram
+from .first_conditions import kept_buffer_bytes
 from .parts import OtherPath, StepInputs
 from .repeated_forward import RandomState
 from .runtime import BlockStep, Observer, StepLayout
@@ -102,6 +103,15 @@ class ScheduledBlocks(nn.Module):
         """The sharded parameters that the schedule gathers, in words; empty without sharding."""
         sharding = self._layout.sharding
         return "" if sharding is None else sharding.note(self._program)
+
+    @property
+    def replay_bytes(self) -> int:
+        """Most bytes of the buffers that blocks change, kept for those that run again.
+
+        The chain does not count them: at worst, they are added to its peak.
+        """
+        again = {run.index for run in self._program.runs if run.kind == "F" and not run.first}
+        return kept_buffer_bytes(self._layout.state[index] for index in again)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Tensor:
         """The loss of one step on `inputs`, which are those that the model takes."""

@@ -19,7 +19,7 @@ def in_backward() -> bool:
 
 
 def keeps_graph() -> bool:
-    """Whether the running backward pass leaves its graph for another one (``retain_graph=True``)."""
+    """Whether the running backward leaves its graph for another one (``retain_graph=True``)."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 

@@ -119,5 +119,5 @@ class DataPlaces:
             tensor.data = self._data[id(tensor)]
 
 
-def _layout(tensor: Tensor) -> tuple[Sequence[int], Sequence[int], int]:
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.storage_offset()
