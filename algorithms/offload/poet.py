@@ -70,18 +70,21 @@ def poet(
         As of `local_search`; 30 units of work where neither is given. They limit the solver's
         nodes, and the planner takes the best answer by then. An effort without a
         time limit leaves out a MILP whose first node alone takes more; so do seconds that are far
-        too few for the first node.
+        too few for the first node. The start is then annealed for as long. That is so from some 30
+        ops on by default.
     seed
         Seed of the polishing, and of the start.
     start
-        Start from what `offload` finds with a tenth of the effort, and ask the solver for better.
+        Start from what `offload` finds with a third of the effort, and ask the solver for better.
     polish
         Anneal the answer for a short time, as `offload` does, which removes what stages cost.
 
     Returns
     -------
     Plan
-        The plan; its bound is that of `offload`, over all schedules in this order with copies.
+        The plan. Its bound is over all schedules in this order with copies, whatever their stages:
+        that of `offload`, or that of several cuts of the step in one MILP. The status says
+        ``optimal`` only where the engine's time meets it.
 
     Raises
     ------
