@@ -154,7 +154,7 @@ def poet(
     if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
         enough = enough_s(graph, bound, 0.0)
         found, told = _solve(
-            graph, budget_bytes, offloading, effort, seed, polish, best, best_s, enough
+            graph, budget_bytes, offloading, effort, seed, polish, (best_s, best), enough
         )
         options.update(told)
         if found is not None:
@@ -185,11 +185,11 @@ def _solve(
     effort: Effort,
     seed: int,
     polish: bool,
-    best: Schedule | None,
-    best_s: float,
+    known: tuple[float, Schedule | None],
     enough: float,
 ) -> tuple[Schedule | None, dict[str, Any]]:
-    """(schedule, what to record)."""
+    """(schedule, what to record); `known` are seconds of a schedule, and the schedule."""
+    best_s, best = known
     arrays = graph.arrays
     linked = link_graph(graph, budget_bytes, offloading)
     sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
