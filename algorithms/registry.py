@@ -341,10 +341,10 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "poet",
             ("graph",),
-            "MILP over stages with paging; its answer annealed for a moment",
+            "MILP over stages with paging; search and MILPs of cuts beyond some 15 ops",
             "Patil et al. 2022 (POET)",
             "exponential; O(n (n + e)) variables",
-            "fixed order with copies, where it meets the bound of offload",
+            "fixed order with copies, where it meets its bound",
             module="offload.poet",
             needs_link=True,
         ),

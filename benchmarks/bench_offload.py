@@ -12,8 +12,8 @@ chain from a file gets a link that carries `--rate` times its activations during
 The claims looked at are those of Beaumont, Eyraud-Dubois & Shilova (POFO, NeurIPS 2021) for
 convolutional chains: offloading lowers the overhead of recomputing alone by a third, and both
 together save a factor of 4 to 6 in activation memory at under 20 % overhead. Recomputing alone is
-the optimal persistent schedule (`frontier`). Every plan is replayed by the engine. With --bounds-of,
-nothing is planned: the bounds of single cuts today stand beside the plans and bounds of that file.
+the optimal persistent schedule (`frontier`). Every plan is replayed by the engine. With
+--bounds-of nothing is planned: today's bounds of single cuts stand beside the file's.
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ def measure(
 def bounds_of(results: Path, work: list[tuple[Chain, Offloading]], effort: float) -> None:
     """Print today's bound beside every row of `results`, and the gaps to its plan."""
     rows = {(r["workload"], r["factor"]): r for r in map(json.loads, results.open())}
-    print(
-        "| chain | less memory | plan, % | bound then, % | bound now, % | gap then, % | gap now, % |"
-    )
+    print("| chain | less memory | plan, % | bound then, % | now, % | gap then, % | now, % |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for chain, link in work:
         for factor in FACTORS:

@@ -70,18 +70,21 @@ def poet(
         As of `local_search`; 30 units of work where neither is given. They limit the solver's
         nodes, and the planner takes the best answer by then. An effort without a
         time limit leaves out a MILP whose first node alone takes more; so do seconds that are far
-        too few for the first node.
+        too few for the first node. The start is then annealed for as long. That is so from some 30
+        ops on by default.
     seed
         Seed of the polishing, and of the start.
     start
-        Start from what `offload` finds with a tenth of the effort, and ask the solver for better.
+        Start from what `offload` finds with a third of the effort, and ask the solver for better.
     polish
         Anneal the answer for a short time, as `offload` does, which removes what stages cost.
 
     Returns
     -------
     Plan
-        The plan; its bound is that of `offload`, over all schedules in this order with copies.
+        The plan. Its bound is over all schedules in this order with copies, whatever their stages:
+        that of `offload`, or that of several cuts of the step in one MILP. The status says
+        ``optimal`` only where the engine's time meets it.
 
     Raises
     ------
@@ -151,7 +154,7 @@ def poet(
     if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
         enough = enough_s(graph, bound, 0.0)
         found, told = _solve(
-            graph, budget_bytes, offloading, effort, seed, polish, best, best_s, enough
+            graph, budget_bytes, offloading, effort, seed, polish, (best_s, best), enough
         )
         options.update(told)
         if found is not None:
@@ -182,11 +185,11 @@ def _solve(
     effort: Effort,
     seed: int,
     polish: bool,
-    best: Schedule | None,
-    best_s: float,
+    known: tuple[float, Schedule | None],
     enough: float,
 ) -> tuple[Schedule | None, dict[str, Any]]:
-    """(schedule, what to record)."""
+    """(schedule, what to record); `known` are seconds of a schedule, and the schedule."""
+    best_s, best = known
     arrays = graph.arrays
     linked = link_graph(graph, budget_bytes, offloading)
     sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)

@@ -19,7 +19,7 @@ from .stage_frontier import StageFrontiers
 
 
 @dataclass(frozen=True, slots=True)
-class StageWork:
+class LeastWork:
     """Least times of a stage for all micro-batches, in seconds.
 
     Attributes
@@ -114,7 +114,7 @@ def stage_bound(
     hi: int,
     room_bytes: int,
     num_held: int,
-) -> StageWork:
+) -> LeastWork:
     """Least time of layers ``lo..hi-1`` for all micro-batches, in seconds, within `room_bytes`.
 
     Any `num_held` micro-batches in a row are held together at some time, so that on average they
@@ -127,7 +127,7 @@ def stage_bound(
     plain += loss
     num = pipeline.num_micro_batches
     if num_held < 1:
-        return StageWork(num * plain, num * plain)
+        return LeastWork(num * plain, num * plain)
     front = fronts.front(lo, hi)
     input_bytes = pipeline.chain.input_bytes if lo == 0 else layer_output(pipeline, lo - 1)
     held = room_bytes / num_held - input_bytes
@@ -135,12 +135,12 @@ def stage_bound(
     if front.complete:
         least = max(least, loss + mean_bound(front, held))
     if math.isinf(least):
-        return StageWork(least, least)
+        return LeastWork(least, least)
 
     def work(recomputing: int) -> float:
         return num * plain + recomputing // num_held * num_held * (least - plain)
 
-    return StageWork(work(num), work(num - 1))
+    return LeastWork(work(num), work(num - 1))
 
 
 def dropped_s(layers: Sequence[Stage], held_bytes: float, *, frees_output: bool) -> float:
@@ -180,7 +180,7 @@ def first_turn_s(
     pipeline: Pipeline,
     order: Order,
     stage: int,
-    work: StageWork,
+    work: LeastWork,
     times: Sequence[tuple[float, float]],
 ) -> float:
     """A bound by the first backward of `stage`, in seconds; 0 with split backwards.

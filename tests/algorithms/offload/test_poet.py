@@ -21,7 +21,9 @@ from tiers import examples
 from schedsim import Chain, Schedule, simulate
 from schedsim.errors import PlannerLimitError
 from schedsim.plans.links import Link
+from schedsim.plans.offloading import Offloading
 from schedsim.workloads import WorkloadOptions, build_workload
+from schedsim.workloads.synthetic import heavy_tailed
 from schedsim.workloads.synthetic_graphs import layered
 
 
@@ -120,3 +122,21 @@ def test_no_programme_is_begun_whose_first_node_takes_more_than_the_effort(monke
     monkeypatch.setattr(poet_module, "_CLOCK_LOOKS", 0.0)
     plan = poet(graph, budget, link=Link(1e9), time_limit_s=5, start=False)
     assert plan.search.ended_by == "clock"
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "seed", "budget", "rate", "effort"),
+    [
+        (7, 1, 67_716_205, 1.0, 0.5),
+        pytest.param(29, 2, 397_900_322, 0.3, 3.0, marks=pytest.mark.slow),
+    ],
+)
+def test_uneven_chains_are_proven_optimal(num_stages, seed, budget, rate, effort):
+    """Steps of 15 and 59 ops, times in floats: the start meets what one cut says."""
+    chain = heavy_tailed(num_stages, seed)
+    peak = simulate(chain, Schedule.store_all(chain)).peak_bytes
+    link = Link(rate * peak / (chain.store_all_s / 3))
+    plan = poet(chain.graph, budget, link=link, effort=effort)
+    check(chain.graph, plan, Offloading(link, link))
+    assert plan.status == "optimal"
+    assert plan.makespan_s > chain.store_all_s * 1.006

@@ -10,7 +10,7 @@ from chains import random_chain
 from listed_plans import plans
 from schedsim.algorithms.pipelines.partition import Partitions
 from schedsim.algorithms.pipelines.pipeline_bounds import (
-    StageWork,
+    LeastWork,
     dropped_s,
     first_turn_s,
     memory_bound,
@@ -63,7 +63,7 @@ def test_the_slowest_stage_waits_for_its_first_gradient(slow):
     pipeline, order = make_pipeline(uniform(4), 4, 8), make_order("1f1b", 4, 8)
     keep, again = StagePlan(("B0",)), StagePlan(("F0", "B0"))
     run = run_pipeline(pipeline, order, [again if v == slow else keep for v in range(4)])
-    work = StageWork(0.032, 0.031)
+    work = LeastWork(0.032, 0.031)
     times = [pipeline.stage_work_s(v) for v in range(4)]
     turn = first_turn_s(pipeline, order, slow, work, times)
     trip = round_trip_s(pipeline, slow) + work.all_s
