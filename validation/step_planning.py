@@ -534,7 +534,8 @@ def _by_op(
             own.note(model(*inputs, **keywords))
     finish = partial(_with_costs, model, settings, state, added)
     found = replace(finish(captured, (inputs, keywords)), output_class=own.output_class)
-    make, known = captured.narrower, []
+    make = captured.narrower
+    known: list[CapturedStep | None] = []
     if make is None or not settings.bound_ranks.alone:
         return found
 
