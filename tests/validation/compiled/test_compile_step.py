@@ -206,6 +206,7 @@ def _least(model, inputs, loss, **options):
     return refused.value.plan.min_feasible_bytes
 
 
+@pytest.mark.slow
 def test_where_large_groups_do_not_fit_smaller_ones_are_planned(monkeypatch):
     """A refusal names the least budget of these, and the report says which groups run."""
     monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
