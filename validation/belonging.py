@@ -50,6 +50,9 @@ def captured_for(
     try:
         _check_belongs(plan, captured)
     except SchedsimError:
+        narrow = captured.narrowed((inputs, keywords))
+        if narrow is not None and _belongs(plan, narrow):
+            return narrow, settings
         # Bytes are read from a running step: memory that a thread frees late may have been counted.
         # Ranks agree on what they read, so that all of them measure a second time, or none.
         captured = _capture(plan, model, inputs, keywords, settings)
@@ -79,6 +82,14 @@ def _links(plan: Plan, level: str) -> dict[str, Any]:
     if offloading is None:
         return {"offload": None}
     return {"offload": (offloading.d2h, offloading.h2d), "host_bytes": offloading.host_bytes}
+
+
+def _belongs(plan: Plan, captured: CapturedStep) -> bool:
+    try:
+        _check_belongs(plan, captured)
+    except SchedsimError:
+        return False
+    return True
 
 
 def _check_belongs(plan: Plan, captured: CapturedStep) -> None:

@@ -493,7 +493,7 @@ class Rematerialized(nn.Module):
             most = store_all_peak(captured)
             if self._budget_bytes is None:
                 self._budget_bytes = resolved_budget(settings, captured, model, given)[0]
-            return plan_step(captured, self._budget_bytes, most, settings)
+            return plan_step(captured, self._budget_bytes, most, settings, given)
         first = None
         extra_bytes = settings.extra_bytes + self._bucket_bytes
         settings = replace(settings, extra_bytes=extra_bytes)

@@ -51,7 +51,7 @@ def kept_within(
         within = min(within, planned.plan.peak_bytes) - (peak - budget_bytes)
         if within <= planned.captured.workload.static_bytes:
             break
-        planned = plan_step(planned.captured, within, planned.store_all_bytes, settings)
+        planned = plan_step(planned.captured, within, planned.store_all_bytes, settings, given)
     raise InfeasibleBudgetError(
         f"the compiled step of {type(model).__name__} measures {format_bytes(peak)}, over its "
         f"budget of {format_bytes(budget_bytes)}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -176,6 +177,8 @@ class CapturedStep:
     recorded, guards
         What a forward was seen to do besides computing, and the state of Python that the plan
         assumes: another state needs another plan.
+    narrower
+        Makes, from inputs and keywords, the same step as a graph for smaller budgets, once.
     """
 
     level: str
@@ -194,6 +197,21 @@ class CapturedStep:
     recorded: Recorded | None = None
     guards: StateSnapshot | None = None
     backward: BackwardAutocast | None = None
+    narrower: Callable[[Any], CapturedStep | None] | None = None
+
+    def narrowed(self, given: Any) -> CapturedStep | None:
+        """The same step as a slower graph for smaller budgets; ``None`` if there is none.
+
+        Parameters
+        ----------
+        given
+            Inputs and keywords of the step.
+        """
+        found = None if self.narrower is None else self.narrower(given)
+        if found is None:
+            return None
+        found = found.with_added(self.added_bytes)
+        return replace(found, recorded=self.recorded, guards=self.guards)
 
     @property
     def store_all_s(self) -> float:
@@ -516,6 +534,32 @@ def _by_op(
         # Traced code leaves no notes: only a real run shows the class of the output.
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
+    finish = partial(_with_costs, model, settings, state, added)
+    found = replace(finish(captured, (inputs, keywords)), output_class=own.output_class)
+    make = captured.narrower
+    known: list[CapturedStep | None] = []
+    if make is None or not settings.bound_ranks.alone:
+        return found
+
+    def narrower(given: Any) -> CapturedStep | None:
+        if not known:
+            with _kept_random_numbers(model):
+                graph = make()
+                known.append(None if graph is None else finish(graph, given))
+        return known[0] and replace(known[0], output_class=own.output_class)
+
+    return replace(found, narrower=narrower)
+
+
+def _with_costs(
+    model: nn.Module,
+    settings: Settings,
+    state: ResidentState,
+    added: int,
+    captured: CapturedGraph,
+    given: Any,
+) -> CapturedStep:
+    """`captured` with the costs of its ops, and all that is resident."""
     device = next(model.parameters()).device
     costs = device_costs(captured, device, use_cache=not settings.remeasure)
     if settings.costs == "operations":
@@ -527,17 +571,15 @@ def _by_op(
     kept = state.gradients_bytes * (int(settings.keep_gradients) + int(several))
     captured = captured.with_state(added + kept)
     if settings.bound_ranks.alone and not several:
-        captured = with_requests(
-            captured, (inputs, keywords), keeps_gradients=settings.keep_gradients
-        )
-    graph, line = _with_optimizer(captured.graph, model, settings, (inputs, keywords))
+        captured = with_requests(captured, given, keeps_gradients=settings.keep_gradients)
+    graph, line = _with_optimizer(captured.graph, model, settings, given)
     return CapturedStep(
         "op",
         graph,
         state,
         captured.module,
         (*captured.notes, *line),
-        own.output_class,
+        None,
         kept_gradients_bytes=kept,
         most_states_bytes=_most_states_bytes(captured),
         backward=captured.backward,
@@ -760,17 +802,36 @@ def offloading_of(plan: Plan) -> Offloading | None:
 
 
 def plan_step(
-    captured: CapturedStep, budget_bytes: int, store_all_bytes: int, settings: Settings
+    captured: CapturedStep,
+    budget_bytes: int,
+    store_all_bytes: int,
+    settings: Settings,
+    given: Any = None,
 ) -> PlannedStep:
     """The plan of a captured step within `budget_bytes`, and the module that runs it.
+
+    Parameters
+    ----------
+    given
+        Inputs and keywords of the step, for which a compiled step may be taken apart further.
 
     Raises
     ------
     InfeasibleBudgetError
         Nothing fits; the error names the least budget found feasible, and the op that sets it.
     """
-    plan = _feasible(captured, plan_captured(captured, budget_bytes, settings), settings)
-    return planned_step(captured, plan, store_all_bytes, settings)
+    plan = plan_captured(captured, budget_bytes, settings)
+    narrow = captured.narrowed(given) if plan.schedule is None and given is not None else None
+    if narrow is not None:
+        other = plan_captured(narrow, budget_bytes, settings)
+        if other.schedule is not None or _least(other) < _least(plan):
+            captured, plan = narrow, other
+    return planned_step(captured, _feasible(captured, plan, settings), store_all_bytes, settings)
+
+
+def _least(plan: Plan) -> int:
+    found = plan.min_feasible_bytes
+    return UNLIMITED_BYTES if found is None else found
 
 
 def _feasible(captured: CapturedStep, plan: Plan, settings: Settings) -> Plan:

@@ -34,6 +34,31 @@ def gated(layers: int = 2, width: int = 16, dropout: float = 0.0):
     return model, inputs, nn.functional.cross_entropy
 
 
+class Branches(nn.Module):
+    """Layers whose input has several readers, as the three products in front of attention."""
+
+    def __init__(self, layers: int = 3, width: int = 16) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.made = nn.ModuleList(
+            nn.ModuleList(nn.Linear(width, width) for _ in range(4)) for _ in range(layers)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The last layer's output."""
+        for norm, made in zip(self.norms, self.made, strict=True):
+            y = norm(x)
+            x = y + sum(torch.tanh(one(y)) for one in made)
+        return x
+
+
+def branched():
+    """A step whose sums of many parts, each in one group, take more room than its ops."""
+    torch.manual_seed(0)
+    inputs = torch.randn(512, 16), torch.randn(512, 16)
+    return Branches(), inputs, nn.functional.mse_loss
+
+
 def dropped(layers: int = 4, width: int = 16):
     """A few distinct pieces of code: linear layers, an activation and dropout."""
     torch.manual_seed(0)

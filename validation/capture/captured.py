@@ -64,6 +64,9 @@ class CapturedGraph:
     join : callable or None
         From a schedule's runs to the runs in their place, as `compiled.joining.JoinedRuns`;
         ``None`` to run the schedule unchanged.
+    narrower : callable or None
+        Makes the same step of a graph that fits smaller budgets and is slower; it gives ``None``
+        where there is none.
     """
 
     graph: Graph
@@ -80,6 +83,7 @@ class CapturedGraph:
     guards: StateSnapshot | None = None
     backward: BackwardAutocast = field(default_factory=BackwardAutocast)
     join: Callable[[Graph, Sequence[int]], Any] | None = None
+    narrower: Callable[[], CapturedGraph | None] | None = None
 
     def __repr__(self) -> str:
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -67,10 +68,13 @@ class FusionClusters:
     ----------
     program
         A decomposed program.
+    narrow
+        Whether ops are merged only where their inputs and outputs together take no more bytes than
+        those of one part: such groups are smaller and slower, and fit smaller budgets.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, *, narrow: bool = False) -> None:
+        self.program, self.narrow = program, narrow
         self.reading = StorageReaders(program)
         self.of: dict[int, int] = {i: i for i in self.reading.ops}  # op -> first op of its cluster
         self.members: dict[int, list[int]] = {i: [i] for i in self.reading.ops}
@@ -154,7 +158,7 @@ class FusionClusters:
         left = sum(storages[s].size_bytes for s in made if self._leaves(s, both))
         return one != other and 0 < largest >= left * SMALL_SHARE and large <= again
 
-    def _leaves(self, storage: int, ops: list[int]) -> bool:
+    def _leaves(self, storage: int, ops: Collection[int]) -> bool:
         """Whether ops other than `ops` read `storage`, or it is a result."""
         readers = self.reading.readers.get(storage, ())
         return storage in self.results or any(r not in ops for r in readers)
@@ -165,7 +169,9 @@ class FusionClusters:
         if len(heads) == 1:
             return True
         union = [op for head in heads for op in self.members[head]]
-        if len(union) > MOST_OPS or self._returns(heads, union):
+        if len(union) > MOST_OPS or (self.narrow and self._widens(heads, union)):
+            return False
+        if self._returns(heads, union):
             return False
         head = min(heads)
         self.members[head] = sorted(union)
@@ -175,6 +181,23 @@ class FusionClusters:
             if other != head:
                 del self.members[other]
         return True
+
+    def _widens(self, heads: list[int], union: list[int]) -> bool:
+        """Whether `union` needs more bytes at once than each of its parts.
+
+        A sum of many gradients holds two of them when they are added up one by one, and all of them
+        in one group.
+        """
+        most = max(self._room_bytes(self.members[head]) for head in heads)
+        return self._room_bytes(union) > most
+
+    def _room_bytes(self, ops: list[int]) -> int:
+        """Bytes of the inputs and outputs of a cluster that schedules make."""
+        reading, storages, inside = self.reading, self.program.storages, set(ops)
+        made = {s for op in ops for s in reading.writes[op]}
+        read = {s for op in ops for s in reading.reads[op]} - made
+        given = sum(storages[s].size_bytes for s in read if storages[s].kind == "computed")
+        return given + sum(storages[s].size_bytes for s in made if self._leaves(s, inside))
 
     def _returns(self, heads: list[int], union: list[int]) -> bool:
         """Whether a path out of `union` leads back into it."""

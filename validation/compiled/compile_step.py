@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -40,14 +41,31 @@ def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
     """
     groups = Groups()
     program = _compiled(fused(captured.program, groups), groups)
+    found = _with_program(captured, program, groups)
+    return replace(found, narrower=partial(_narrower_graph, captured, program, groups))
+
+
+def _narrower_graph(captured: CapturedGraph, wide: Program, groups: Groups) -> CapturedGraph | None:
+    """`captured` in groups that take less room than those of `wide`; ``None`` if there are none."""
+    program = fused(captured.program, groups, narrow=True)
+    if len(program.calls) == len(wide.calls):
+        return None
+    found = _with_program(captured, _compiled(program, groups), groups)
+    line = "groups are small: larger ones, which are quicker, do not fit the budget"
+    return replace(found, notes=(*found.notes, line))
+
+
+def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> CapturedGraph:
+    """`captured` as the step that runs `program`; times are zero."""
     storages = {captured.program.values[v].storage for v in captured.program.constants}
     constants = sum(captured.program.storages[s].size_bytes for s in storages)
     name, static = captured.graph.name, captured.graph.static_bytes - constants
     graph = to_graph(program, name, static)
     places = [c for c in program.calls if isinstance(c.target, FusedGroup)]
     num_ops = sum(c.target.num_ops for c in places if isinstance(c.target, FusedGroup))
+    distinct = len({c.target for c in places})
     note = (
-        f"compiled: {num_ops} ops fused into {len(places)} groups, {len(groups.known)} of them "
+        f"compiled: {num_ops} ops fused into {len(places)} groups, {distinct} of them "
         "distinct and compiled; the other ops are kernels as they are"
     )
     if any(call.random for call in program.calls):

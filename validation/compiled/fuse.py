@@ -15,25 +15,31 @@ from .takeover import takeover
 from .widen import widen_in_backward
 
 
-def fused(program: Program, groups: Groups) -> Program:
+def fused(program: Program, groups: Groups, *, narrow: bool = False) -> Program:
     """`program` with its fusible ops in groups; its results are the same within rounding.
 
     A group is one call: it has only its true outputs, and no tensor between its ops. O(n^2) at
     worst in the number of ops, some milliseconds for hundreds of ops.
+
+    Parameters
+    ----------
+    narrow
+        For budgets that groups do not fit otherwise: ops are merged only where their inputs and
+        outputs together take no more bytes than those of one part.
     """
     parts = with_channels_last(decompose(program))
     inline_cheap(parts)
     widen_in_backward(parts)
     drop_dead_ops(parts)
-    clusters = _clustered(parts)
+    clusters = _clustered(parts, narrow)
     if inline_beside(parts, clusters):
         drop_dead_ops(parts)
-        clusters = _clustered(parts)
+        clusters = _clustered(parts, narrow)
     return _assembled(parts, clusters, groups)
 
 
-def _clustered(parts: Program) -> FusionClusters:
-    clusters = FusionClusters(parts)
+def _clustered(parts: Program, narrow: bool) -> FusionClusters:
+    clusters = FusionClusters(parts, narrow=narrow)
     clusters.merge_vanishing()
     clusters.merge_reductions()
     return clusters

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fused_steps import captured_step, convolutional, gated  # noqa: E402
+from fused_steps import branched, captured_step, convolutional, gated  # noqa: E402
 from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
 from schedsim.validation.compiled.clusters import MOST_OPS, FusionClusters, StorageReaders  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
@@ -14,6 +14,7 @@ from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
 
 from schedsim import Schedule, simulate  # noqa: E402
+from schedsim.api import try_plan  # noqa: E402
 
 
 def clustered(make):
@@ -114,3 +115,17 @@ def test_gradients_of_selections_are_made_where_they_are_added_up():
     graph = to_graph(program, "scan", captured.graph.static_bytes)
     plain = simulate(captured.graph, Schedule.store_all(captured.graph)).peak_bytes
     assert simulate(graph, Schedule.store_all(graph)).peak_bytes < 0.75 * plain
+
+
+def test_narrow_groups_fit_the_least_budget_of_the_ops():
+    """A sum of many parts holds two of them, as the ops do, and not all of them."""
+    captured = captured_step(*branched())
+
+    def least(program):
+        graph = to_graph(program, "branches", 0)
+        return try_plan(graph, 1, "auto", effort=0.5).min_feasible_bytes
+
+    wide = fused(captured.program, Groups())
+    narrow = fused(captured.program, Groups(), narrow=True)
+    by_op = least(captured.program)
+    assert least(narrow) <= by_op < 1.2 * by_op < least(wide)

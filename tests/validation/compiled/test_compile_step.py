@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fused_steps import assert_close, captured_step, dropped, gated, left_by  # noqa: E402
+from fused_steps import assert_close, branched, captured_step, dropped, gated, left_by  # noqa: E402
 from schedsim.validation import rematerialized  # noqa: E402
 from schedsim.validation.compiled.compile_step import (  # noqa: E402
     CompileWarning,
@@ -20,7 +20,7 @@ from schedsim.validation.step_planning import BlockLevelWarning  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim import Schedule  # noqa: E402
-from schedsim.errors import UnsupportedError  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError, UnsupportedError  # noqa: E402
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
@@ -198,3 +198,44 @@ def test_blocks_are_not_compiled():
     model, inputs, loss = gated(1)
     with pytest.raises(UnsupportedError, match="compile=True is of the op level"):
         schedsim.rematerialize(model, inputs, "100%", loss, level="block", compile=True)
+
+
+def _least(model, inputs, loss, **options):
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        schedsim.rematerialize(model, inputs, 1000, loss, level="op", effort=0.5, **options)
+    return refused.value.plan.min_feasible_bytes
+
+
+@pytest.mark.slow
+def test_where_large_groups_do_not_fit_smaller_ones_are_planned(monkeypatch):
+    """A refusal names the least budget of these, and the report says which groups run."""
+    monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
+    monkeypatch.setattr(rematerialized, "kept_within", lambda m, s, planned, b, given: planned)
+    model, inputs, loss = branched()
+    least = _least(model, inputs, loss, compile=True)
+    module = schedsim.rematerialize(model, inputs, "100%", loss, compile=True, effort=0.5)
+    assert "groups are small" not in module.report()
+    module.replan(least)
+    module.prepare(*inputs)
+    assert "groups are small" in module.report()
+    assert module.plan.peak_bytes <= least
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_smaller_groups_run_within_the_least_budget_of_the_ops(tmp_path):
+    """Measured; and a plan of them is applied again."""
+    model, inputs, loss = branched()
+    budget = _least(model, inputs, loss)
+    module = schedsim.rematerialize(model, inputs, budget, loss, compile=True, effort=0.5)
+    planned = module.prepare(*inputs)
+    assert planned.measured_bytes <= budget
+    assert planned.captured.level == "op"
+    assert "groups are small" in module.report()
+    compiled = torch.compile(lambda x, t: loss(model(x), t))
+    expected = left_by(compiled, model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
+    schedsim.save(module.plan, tmp_path / "plan.json")
+    again = schedsim.apply(model, tmp_path / "plan.json", inputs, loss)
+    assert "groups are small" in again.report()
+    assert_close(left_by(again, model, inputs), expected)
