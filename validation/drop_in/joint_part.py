@@ -134,6 +134,7 @@ class _JointBuilder(ProgramBuilder):
         self.found: dict[str, OpenSize] = {}
         self.inputs: list[int] = []
         self.given: list[GivenGradient] = []
+        self.spans: dict[int, Any] = {}  # storage of an input -> bytes by that input's own sizes
 
     def part(self) -> JointPart:
         graph = self.graph_module.graph
@@ -189,6 +190,7 @@ class _JointBuilder(ProgramBuilder):
         position = len(self.inputs)
         kind = "static" if position in self.fixed else "input"
         value = self._value(fake, kind)
+        self._note_span(program.values[value].storage, fake)
         if kind == "static" and _found_in(program.values[value].shape):
             raise UnsupportedError(f"parameter {self._name_at(position)} has a size that varies")
         sizes: list[Any] = list(fake.shape)
@@ -218,11 +220,27 @@ class _JointBuilder(ProgramBuilder):
                 source += f".size()[{dim}]"
             self.found[name] = OpenSize(position, dim, source, *private.known_of(size))
 
+    def _note_span(self, storage: int, fake: torch.Tensor) -> None:
+        """Note the bytes of an input's storage as a multiple of what the input spans of it."""
+        num_bytes = fake.untyped_storage().nbytes()
+        if not private.is_symbolic(num_bytes) or storage in self.spans:
+            return
+        steps = [(n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True)]
+        span = (1 + sum(steps)) * fake.dtype.itemsize
+        traced = private.known_of(span).traced if private.is_symbolic(span) else span
+        times = -(-private.known_of(num_bytes).traced // max(1, traced))
+        self.spans[storage] = self._size(span * times)
+
     def _source(self, position: int) -> str:
         return self.sources[position] if position < len(self.sources) else f"argument{position}"
 
     def _open_sizes(self) -> dict[str, OpenSize]:
         """The open sizes that the program needs, with their places at run time."""
+        for storage, span in self.spans.items():
+            # A view, as of a mask that is expanded: sizes of its base stand in no argument.
+            known = self.program.storages[storage].size_bytes
+            if isinstance(known, VaryingSize) and known.names - self.found.keys():
+                self.program.storages[storage].size_bytes = span
         needed = {name for size in open_sizes(self.program) for name in size.names}
         for name in sorted(needed - self.found.keys()):
             raise UnsupportedError(

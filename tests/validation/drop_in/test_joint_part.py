@@ -78,3 +78,39 @@ def test_the_length_of_a_table_is_no_length_to_plan_for(told):
     assert (size.told, size.most) == (told, told or 512)
     assert session.parts[-1].sizes.limit((40,), {}) == (told or 40,)
     torch._dynamo.reset()
+
+
+class Masked(nn.Module):
+    """Code that Dynamo does not trace makes a mask that is a view, as of `attention_mask`."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)))
+
+    @staticmethod
+    @torch._dynamo.disable
+    def mask(kept):
+        return kept[:, None, :].expand(kept.shape[0], kept.shape[1], kept.shape[1])
+
+    def forward(self, x, kept):
+        scores = self.layers(x) @ x.mT
+        return (scores + self.mask(kept)).softmax(-1)
+
+
+def test_an_argument_that_is_a_view_has_bytes_of_its_own_sizes():
+    """Its base, whose sizes stand in no argument, has others that agree by accident."""
+    torch._dynamo.reset()
+    model = Masked()
+    options = {"budget": 10**9, "effort": 0.2}
+    step = torch.compile(model, backend="schedsim", options=options)
+    for length in (12, 8, 10):
+        step(torch.randn(4, length, 8), torch.zeros(4, length)).square().sum().backward()
+    part = session_of(options).parts[-1]
+    assert part.sizes.names
+    (mask,) = [v for v in part.program.inputs.values() if len(part.program.values[v].shape) == 3][
+        -1:
+    ]
+    size = part.program.storages[part.program.values[mask].storage].size_bytes
+    numbers = dict.fromkeys(part.sizes.names, 10)
+    assert size.at(numbers) == 4 * 4 * 10
+    torch._dynamo.reset()
