@@ -222,11 +222,11 @@ class _JointBuilder(ProgramBuilder):
 
     def _note_span(self, storage: int, fake: torch.Tensor) -> None:
         """Note the bytes of an input's storage as a multiple of what the input spans of it."""
-        num_bytes = fake.untyped_storage().nbytes()
+        num_bytes: Any = fake.untyped_storage().nbytes()
         if not private.is_symbolic(num_bytes) or storage in self.spans:
             return
         steps = [(n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True)]
-        span = (1 + sum(steps)) * fake.dtype.itemsize
+        span: Any = (1 + sum(steps)) * fake.dtype.itemsize
         traced = private.known_of(span).traced if private.is_symbolic(span) else span
         times = -(-private.known_of(num_bytes).traced // max(1, traced))
         self.spans[storage] = self._size(span * times)
