@@ -13,7 +13,7 @@ import torch
 
 from schedsim.errors import SchedsimError
 
-from ..capture.program import COPIES_OF_STORAGES, Call, Program, map_refs, refs
+from ..capture.program import COPIES_OF_STORAGES, Call, Program, Value, map_refs, refs
 from ..capture.to_graph import op_calls, tensor_names
 from ..measure.allocator import allocations
 from .cache import ProfileCache, cached_note, is_measure
@@ -218,10 +218,15 @@ def made_up_tensors(
     """A function from a value that `call` reads to a tensor of the value's form on `device`."""
     bound = _index_bound(program, call)
     packed = _packed_rows(program, call)
+    states: dict[int, torch.Tensor] = {}
     has_pivots = getattr(call.target, "overloadpacket", None) in _PIVOTED
 
     def make(value: int) -> torch.Tensor:
         v = program.values[value]
+        if _is_random_state(program, v):
+            if value not in states:
+                states.update(_outputs_of(program, program.calls[v.call], device))
+            return states[value]
         place = device if v.device.type == device.type else v.device
         span = 1 + sum((n - 1) * s for n, s in zip(v.shape, v.stride, strict=True))
         made = torch.empty(span if all(v.shape) else 0, dtype=v.dtype, device=place)
@@ -238,6 +243,27 @@ def made_up_tensors(
         return made.as_strided(v.shape, v.stride)
 
     return make
+
+
+def _is_random_state(program: Program, value: Value) -> bool:
+    """Whether `value` says to an attention's backward what its dropout has drawn.
+
+    On a CUDA device kernels read some of these numbers on the host, which a trace does not tell: at
+    the address of another tensor they end the process.
+    """
+    if value.call < 0 or value.dtype not in (torch.int64, torch.uint64):
+        return False
+    maker = program.calls[value.call]
+    return "_attention" in str(maker.target) and math.prod(value.shape) <= 2
+
+
+def _outputs_of(program: Program, call: Call, device: torch.device) -> dict[int, torch.Tensor]:
+    """What a run of `call` on made-up inputs gives, by value."""
+    make = made_up_tensors(program, call, device)
+    function = getattr(call.target, "probe", call.target)
+    outputs = function(*map_refs(call.args, make), **map_refs(call.kwargs, make))
+    rows = zip(call.outputs, outputs, strict=False)
+    return {v: one for v, one in rows if _is_random_state(program, program.values[v])}
 
 
 _PIVOTED = (

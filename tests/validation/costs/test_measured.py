@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from costed_steps import two_layers  # noqa: E402
 from schedsim.validation.capture import capture  # noqa: E402
+from schedsim.validation.capture.program import Call, Program, Ref, Storage, Value  # noqa: E402
 from schedsim.validation.costs import measured as measuring  # noqa: E402
 from schedsim.validation.costs import measured_costs  # noqa: E402
 from schedsim.validation.costs.cache import SCHEMA  # noqa: E402
@@ -178,3 +179,36 @@ def test_an_op_with_pivots_is_measured(own_cache):
     assert any("lu_solve" in str(call.target) for call in captured.program.calls)
     costs = measured_costs(captured, "cpu", target_s=0.0)
     assert all(size >= 0 for size in costs.workspace_bytes.values())
+
+
+class _Drawing:
+    """Stands for an attention on a CUDA device, whose backward gets what its dropout has drawn."""
+
+    def __call__(self, x):
+        return x.clone(), torch.tensor(7), torch.tensor(9)
+
+    def __str__(self):
+        return "aten._scaled_dot_product_some_attention.default"
+
+
+def test_what_an_attention_has_drawn_is_from_a_run_of_it():
+    """Kernels read such numbers on the host: a made-up tensor on the device ended the process."""
+    cpu, number = torch.device("cpu"), ((), (), torch.int64)
+    forms = [((4,), (1,), torch.float32)] * 2 + [number] * 3
+    program = Program(
+        values=[
+            Value(i, *form, cpu, -1 if i == 0 else 0 if i < 4 else 1, max(0, i - 1))
+            for i, form in enumerate(forms)
+        ],
+        storages=[Storage(16 if i < 2 else 8, "computed", 0) for i in range(5)],
+        calls=[
+            Call("attention", _Drawing(), (Ref(0),), {}, outputs=[1, 2, 3], is_tuple=True),
+            Call("backward", torch.add, (Ref(1), Ref(2), Ref(3)), {}, outputs=[4]),
+        ],
+        inputs={0: 0},
+    )
+    make = measuring.made_up_tensors(program, program.calls[1], cpu)
+    assert (int(make(2)), int(make(3))) == (7, 9)
+    assert make(1).shape == (4,)
+    program.calls[0].target = torch.sort  # no attention: its numbers are made up, as any
+    assert int(measuring.made_up_tensors(program, program.calls[1], cpu)(2)) == 0
