@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,19 +17,39 @@ GAP_PIECE = 8 << 20
 """Size of the pieces of a gap: of the pool of its segment, and too small for an own segment."""
 
 
-def resident_layout(tensors: Any, device: torch.device) -> tuple[tuple[int, ...], ...]:
+def blocks_in_use(device: torch.device) -> frozenset[int]:
+    """The addresses of all blocks that are in use."""
+    found = set()
+    for segment in _segments(device):
+        address = int(segment["address"])
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                found.add(address)
+            address += block["size"]
+    return frozenset(found)
+
+
+def _segments(device: torch.device) -> list[dict[str, Any]]:
+    number = device.index if device.index is not None else torch.cuda.current_device()
+    memory: Any = torch.cuda.memory  # its function is not typed
+    return [s for s in memory.memory_snapshot() if s["device"] == number]
+
+
+def resident_layout(
+    tensors: Any, device: torch.device, others: Collection[int] = ()
+) -> tuple[tuple[int, ...], ...]:
     """The bytes of the blocks of `tensors` in each segment, by address; gaps as negative bytes.
+
+    Blocks at the addresses `others` count as well.
 
     Tensors that are allocated by this layout lie in segments as they do now, once the gaps are
     freed: whether a gradient finds room between parameters is part of what is reserved. Segments
     that contain none of `tensors` are left out. Growing segments of a pool are one, with gaps for
     the addresses between them, where no memory is: a later request may need more than such a gap.
     """
-    kept = {storage.data_ptr() for storage in storages(tensors) if storage.nbytes()}
-    number = device.index if device.index is not None else torch.cuda.current_device()
+    kept = {storage.data_ptr() for storage in storages(tensors) if storage.nbytes()} | {*others}
     torch.cuda.empty_cache()  # free pages of a growing segment are not resident
-    memory: Any = torch.cuda.memory  # its function is not typed
-    segments = [s for s in memory.memory_snapshot() if s["device"] == number]
+    segments = _segments(device)
     found: list[tuple[int, ...]] = []
     for segment in _joined(sorted(segments, key=lambda s: int(s["address"]))):
         pieces = _of_segment(segment, kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from schedsim.dataflow.recorded_step import BARE, RecordedStep
+from schedsim.units import format_bytes
 
 from ..block_level.gradients_made import given_gradients
 from ..block_level.sizes import static_tensors, tensors_in
@@ -18,9 +19,10 @@ from ..capture.program import COPIES_OF_STORAGES, Call, Program, map_refs
 from ..capture.to_graph import op_calls, tensor_names
 from ..costs.measured import made_up_tensors
 from ..costs.signature import signature
-from ..measure.cuda import allocator_settings
+from ..measure.cuda import allocator_settings, library_workspace_bytes
 from ..measure.cuda_requests import RequestEvent, recording_requests
-from ..measure.resident_layout import resident_layout
+from ..measure.resident_layout import blocks_in_use, resident_layout
+from ..torch_private.profiler_records import forget_library_workspaces
 
 AFTER = "after"
 
@@ -57,26 +59,37 @@ def with_requests(
     if device.type != "cuda" or not captured.runnable:
         return captured
     with given_gradients(captured.model, captured.loss, resident=False):
-        recorded = record_ops(captured, inputs, device)
+        forget_library_workspaces()
+        before = blocks_in_use(device)
+        library = library_workspace_bytes(device)
+        own = blocks_in_use(device) - before if library else frozenset[int]()
+        recorded = record_ops(captured, inputs, device, own)
+    if library:
+        note = f"resident: {format_bytes(library)} are workspaces that the matrix libraries keep"
+        captured = replace(captured.with_state(library), notes=(*captured.notes, note))
     if keeps_gradients:
         recorded = _with_first_step(captured.program, recorded)
     return replace(captured, graph=replace(captured.graph, recorded=recorded), join=None)
 
 
-def record_ops(captured: CapturedGraph, inputs: Any, device: torch.device) -> RecordedStep:
+def record_ops(
+    captured: CapturedGraph, inputs: Any, device: torch.device, others: Collection[int] = ()
+) -> RecordedStep:
     """Run each distinct op of `captured` by itself on `device`, and record its requests.
 
     Parameters
     ----------
     inputs
         Inputs of the step, which the caller holds.
+    others
+        Addresses of other blocks that are resident.
 
     Notes
     -----
     Takes the time of two runs of each distinct op, and the memory of one op at a time.
     """
     program = captured.program
-    resident = resident_layout(_resident(captured, inputs), device)
+    resident = resident_layout(_resident(captured, inputs), device, others)
     calls = {key: (call, lean) for key, call, lean in _distinct(program)}
     found: dict[str, OpRequests] = {}
     addresses: dict[str, list[int]] = {}

@@ -14,6 +14,7 @@ from schedsim.validation.costs.library_workspaces import (  # noqa: E402
     HOPPER_BYTES,
     LT_BYTES,
 )
+from schedsim.validation.torch_private.tested_versions import minor_version  # noqa: E402
 
 from schedsim.workloads.devices import DEVICES  # noqa: E402
 
@@ -81,6 +82,10 @@ def test_each_product_of_a_device_elsewhere_has_its_workspace(device, most):
     }
 
 
+@pytest.mark.skipif(
+    minor_version(torch.__version__) < (2, 15),
+    reason="before torch 2.15 a workspace stays, and is no product's own",
+)
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

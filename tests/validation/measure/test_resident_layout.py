@@ -10,6 +10,7 @@ from schedsim.validation.measure.resident_layout import (  # noqa: E402
     _gap,
     _joined,
     _of_segment,
+    blocks_in_use,
     resident_layout,
 )
 
@@ -43,6 +44,17 @@ def test_a_segment_with_nothing_kept_is_left_out():
     assert found[0] == 4 * MiB
     assert found[-1] == 5 * MiB
     assert sum(found[1:-1]) == -11 * MiB
+
+
+def test_blocks_that_are_in_use(monkeypatch):
+    """Of one device, by address."""
+    states = ["active_allocated", "inactive", "active_allocated"]
+    blocks = [{"size": 2 * MiB, "state": state} for state in states]
+    rows = [
+        {"device": number, "address": (number + 1) << 30, "blocks": blocks} for number in (0, 1)
+    ]
+    monkeypatch.setattr(torch.cuda.memory, "memory_snapshot", lambda: rows)
+    assert blocks_in_use(torch.device("cuda", 1)) == {2 << 30, (2 << 30) + 4 * MiB}
 
 
 def test_growing_segments_of_a_pool_are_one_with_gaps():
