@@ -17,6 +17,9 @@ from schedsim.validation.optimizer_requests import (  # noqa: E402
     with_optimizer,
 )
 from schedsim.validation.targets import load_target  # noqa: E402
+from schedsim.validation.torch_private.profiler_records import (  # noqa: E402
+    forget_library_workspaces,
+)
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
@@ -170,6 +173,7 @@ def test_what_a_loop_reserves_is_predicted(level, optimizer):
     """Three steps with their optimizer reserve what the plan says, within 1 % or 8 MiB."""
     text = "model:gpt2,layers=6,hidden=256,heads=4,seq=512,batch=2,vocab=5000"
     gc.collect()  # models of other tests
+    forget_library_workspaces()  # which the step takes anew
     torch.cuda.empty_cache()
     others = torch.cuda.memory_reserved()
     target = load_target(text, "cuda")

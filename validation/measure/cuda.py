@@ -109,13 +109,19 @@ def library_workspace_bytes(device: torch.device | str = "cuda") -> int:
     torch.cuda.synchronize(device)
     forget_library_workspaces()  # so that a second call finds the same state
     before = requested_bytes(device)
-    with torch.no_grad():
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            product = torch.ones(64, 64, device=device, dtype=dtype)
-            nn.functional.linear(product @ product, product, product[0])
-    # The backward of autograd runs in its own thread with its own handle.
-    layer = nn.Linear(64, 64, device=device)
-    layer(torch.ones(64, 64, device=device, requires_grad=True)).sum().backward()
-    del product, layer
+
+    def products(_gradient: Any = None) -> None:
+        with torch.no_grad():
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                product = torch.ones(64, 64, device=device, dtype=dtype)
+                nn.functional.linear(product @ product, product, product[0])
+
+    products()
+    # The backward of autograd runs in its own thread with its own handles, forwards that are
+    # repeated there included.
+    found = nn.Linear(64, 64, device=device)(torch.ones(64, 64, device=device)).sum()
+    found.register_hook(products)
+    found.backward()
+    del found
     torch.cuda.synchronize(device)
     return max(0, requested_bytes(device) - before)
