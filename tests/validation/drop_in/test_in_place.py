@@ -587,7 +587,7 @@ def test_a_model_that_is_converted_is_within_its_budget():
     assert 0.85 * budget < peak <= budget, schedsim.drop_in_report(model)
 
 
-@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("trains", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_mode_of_a_model_stays_and_steps_in_either_are_within_the_budget(batch, trains):
     """Pretrained models come in evaluation mode, and adversarial examples are made in it."""
     torch.manual_seed(0)

@@ -201,7 +201,12 @@ def _averages_in_place(rank, budget, view, unused):
 
 
 @pytest.mark.parametrize(
-    ("budget", "view", "unused"), [(10**9, False, False), (10**9, True, True), ("92%", True, False)]
+    ("budget", "view", "unused"),
+    [
+        pytest.param(10**9, False, False, marks=pytest.mark.slow),
+        (10**9, True, True),
+        ("92%", True, False),
+    ],
 )
 def test_in_place_too_gradients_are_averaged_during_backward(budget, view, unused):
     """The node of the compiled graph gives the first bucket alone."""
