@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
+from schedsim.plans.budgets import is_share
 from schedsim.plans.plan import Plan
 
 from .autocasts import Autocast, backward_within
@@ -498,7 +499,7 @@ class Rematerialized(nn.Module):
         extra_bytes = settings.extra_bytes + self._bucket_bytes
         settings = replace(settings, extra_bytes=extra_bytes)
         if self._budget_bytes is None:
-            if isinstance(settings.budget, str) and settings.budget.strip().endswith("%"):
+            if isinstance(settings.budget, str) and is_share(settings.budget):
                 plain = replace(settings, chunk=None, accumulate=None, offload=None)
                 first = capture_step(model, inputs, keywords, plain)
             budget_bytes = resolved_budget(settings, first, model, given)[0]

@@ -185,15 +185,9 @@ def measure_call(
     program: Program, call: Call, device: torch.device, target_s: float
 ) -> Measurement:
     """Run `call` by itself on made-up inputs."""
-    make = made_up_tensors(program, call, device)
-    function = getattr(call.target, "probe", call.target)  # a function that checks runs unchecked
     devices = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
-        args, kwargs = map_refs(call.args, make), map_refs(call.kwargs, make)
-
-        def run() -> Any:
-            return function(*args, **kwargs)
-
+        run = _made_up_run(program, call, device)
         outputs = run()
         tensors = outputs if call.is_tuple else (outputs,)
         sizes = tuple(
@@ -210,6 +204,14 @@ def measure_call(
     low, _, high = statistics.quantiles(times, n=4)
     spread = (high - low) / time_s if time_s > 0 else 0.0
     return Measurement(time_s, workspace_bytes, sizes, spread, time.time())
+
+
+def _made_up_run(program: Program, call: Call, device: torch.device) -> Callable[[], Any]:
+    """`call` on made-up inputs."""
+    make = made_up_tensors(program, call, device)
+    function = getattr(call.target, "probe", call.target)  # a function that checks runs unchecked
+    args, kwargs = map_refs(call.args, make), map_refs(call.kwargs, make)
+    return lambda: function(*args, **kwargs)
 
 
 def made_up_tensors(
@@ -259,10 +261,7 @@ def _is_random_state(program: Program, value: Value) -> bool:
 
 def _outputs_of(program: Program, call: Call, device: torch.device) -> dict[int, torch.Tensor]:
     """What a run of `call` on made-up inputs gives, by value."""
-    make = made_up_tensors(program, call, device)
-    function = getattr(call.target, "probe", call.target)
-    outputs = function(*map_refs(call.args, make), **map_refs(call.kwargs, make))
-    rows = zip(call.outputs, outputs, strict=False)
+    rows = zip(call.outputs, _made_up_run(program, call, device)(), strict=False)
     return {v: one for v, one in rows if _is_random_state(program, program.values[v])}
 
 

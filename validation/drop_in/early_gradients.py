@@ -20,6 +20,9 @@ from ..first_order import first_order
 Bucket = tuple[int, ...]
 """Positions, among the arguments of a graph, of tensors whose gradients come together."""
 
+Places = Sequence[Sequence[Sequence[int]]]
+"""For each piece of a backward, and each gradient in it, the positions that it is for."""
+
 
 class EarlyGradients:
     """The backward of one call, which runs piece by piece.
@@ -121,7 +124,7 @@ class _Later(torch.autograd.Function):
 
 def pieces_of(
     lists: Iterator[list[torch.Tensor]],
-    places: Sequence[Sequence[Sequence[int]]],
+    places: Places,
     ended: Callable[[list[torch.Tensor]], None],
 ) -> Iterator[dict[int, torch.Tensor]]:
     """The gradients of each list by the positions of the arguments that they are for.
@@ -130,8 +133,6 @@ def pieces_of(
     ----------
     lists
         What a backward in pieces yields; each list is emptied.
-    places
-        For each list, and each gradient in it, the positions.
     ended
         Called with the last list, before its gradients are passed on.
     """

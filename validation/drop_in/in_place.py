@@ -42,7 +42,6 @@ from ..torch_private.dynamo_settings import (
     last_graph_break,
     left_open,
     recompile_limit,
-    uncut_by_buckets,
     without_logging,
 )
 from ..torch_private.global_settings import GlobalSettings
@@ -474,7 +473,7 @@ class _BudgetedCall:
     def _planned(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         self._num_forwards = before = self.session.num_forwards
         breaks = graph_breaks()
-        with self.session.tracing(), self.session.running(), uncut_by_buckets():
+        with self.session.tracing(), self.session.running():
             replaced = changed_methods(self._methods)
             seen = (GlobalSettings.now(), *map(os.environ.get, self._variables), *replaced)
             run = self._run_for(seen)
@@ -577,6 +576,9 @@ def _tracing(has_whole_recurrence: bool, has_gru_cells: bool, is_eager: bool) ->
         settings: dict[str, Any] = {
             "skip_nnmodule_hook_guards": False,
             "use_numpy_random_stream": True,
+            # No graph for each bucket of DistributedDataParallel: gradients come early anyway, and
+            # what passes between graphs would be kept.
+            "optimize_ddp": False,
         }
         # A message that a library prints once (transformers, about the loss) need not break a
         # graph: the plain step, with which the first step is compared, prints it.

@@ -13,6 +13,7 @@ from schedsim import Graph, Schedule, simulate
 from schedsim.api import try_plan
 from schedsim.dataflow.run_once import matches
 from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.budgets import is_share
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
@@ -485,7 +486,7 @@ class StepPlans:
     @property
     def _is_share(self) -> bool:
         budget = self._options.budget
-        return isinstance(budget, str) and budget.strip().endswith("%")
+        return isinstance(budget, str) and is_share(budget)
 
     def _frugal_number(self, index: int, binding: Binding, earlier_bytes: int) -> int:
         """A schedule that leaves room for whatever may come later in the step."""

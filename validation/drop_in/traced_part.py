@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -28,7 +29,7 @@ from ..op_level.random_replay import RandomReplay
 from ..ranks.wrappers import bucket_bytes
 from ..torch_private.given_gradients import are_held
 from ..torch_private.op_modes import without_alias_checks
-from .early_gradients import Bucket, EarlyGradients, pieces_of
+from .early_gradients import Bucket, EarlyGradients, Places, pieces_of
 from .gradient_layouts import put_in_form
 from .joint_part import GivenGradient, JointPart
 from .part_line import PartCost
@@ -104,7 +105,7 @@ class TracedPart:
         self.early: EarlyGradients | None = None
         # By the place of a call's header; nodes of the autograd graph hold them.
         self._early_calls: WeakValueDictionary[int, EarlyGradients] = WeakValueDictionary()
-        self._in_pieces: dict[tuple[int, int], Halves] = {}
+        self._pieces: dict[tuple[int, int], tuple[Halves, Places]] = {}
         self._returned = numbers_of(
             [it for it in joint.returned if isinstance(it, VaryingSize)], self.sizes.names
         )
@@ -374,9 +375,15 @@ class TracedPart:
         del states, kept, made
         sizes = self._numbers[number](binding)
         early = self._early_calls.get(header.data_ptr())
+        places: Places = []
         if early is not None:
-            return self._begun(early, header, number, resident, carried, given, random, sizes)
-        found = part._gradients(halves, resident, carried, given, random, sizes)
+            halves, places = self._in_pieces(number, early.bucket_bytes)
+        gradients = halves.backward.function(
+            resident, carried, given, part._counts, random, None, sizes
+        )
+        if early is not None:
+            return self._begun(early, header, gradients, places)
+        found = part._by_argument(gradients)
         if part is not self:
             self._count(part)
         self.session.backward_ends(header, lambda: part._of_inputs(found))
@@ -394,24 +401,23 @@ class TracedPart:
             return None
         if len(arguments) != len(self._joint.inputs):
             return None
-        whole = self.add(Schedule.store_all(self.graph))
-        buckets: list[Bucket] = [
-            tuple(at for ats in places for at in ats)
-            for places in self._places(self._halves_in_pieces(whole, num_bytes))
-        ]
+        _, all_places = self._in_pieces(self.add(Schedule.store_all(self.graph)), num_bytes)
+        buckets: list[Bucket] = [tuple(chain.from_iterable(places)) for places in all_places]
         later = [arguments[at] for bucket in buckets[1:] for at in bucket]
         if not later or any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in later):
             return None
         return EarlyGradients(buckets, arguments, num_bytes)
 
-    def _halves_in_pieces(self, number: int, num_bytes: int) -> Halves:
-        if (number, num_bytes) not in self._in_pieces:
+    def _in_pieces(self, number: int, num_bytes: int) -> tuple[Halves, Places]:
+        """The code of schedule `number` with a backward in pieces, and whom each piece is for."""
+        key = (number, num_bytes)
+        if key not in self._pieces:
             runs = [int(run) for run in self.schedules[number].bind(self.graph)]
-            self._in_pieces[number, num_bytes] = emit(self._code, runs, piece_bytes=num_bytes)
-        return self._in_pieces[number, num_bytes]
+            halves = emit(self._code, runs, piece_bytes=num_bytes)
+            self._pieces[key] = halves, self._places(halves)
+        return self._pieces[key]
 
-    def _places(self, halves: Halves) -> list[list[list[int]]]:
-        """For each delivery of `halves`, the positions of the arguments of each gradient."""
+    def _places(self, halves: Halves) -> Places:
         at: dict[int, list[int]] = {}
         for position, v in enumerate(self._joint.gradients):
             at.setdefault(v, []).append(position)
@@ -421,29 +427,16 @@ class TracedPart:
         return [[at.get(v, []) for v in values] for values in found]
 
     def _begun(
-        self,
-        early: EarlyGradients,
-        header: torch.Tensor,
-        number: int,
-        resident: list[Any],
-        carried: list[Any],
-        given: list[Any],
-        random: RandomReplay,
-        sizes: Any,
+        self, early: EarlyGradients, header: torch.Tensor, lists: Any, places: Places
     ) -> list[Any]:
-        """The first gradients of the backward, whose code is as long as gradients are to come."""
-        halves = self._halves_in_pieces(number, early.bucket_bytes)
+        """The first gradients of a backward that runs as its `lists` of gradients are asked for."""
         num_inputs = len(self.program.input_gradients)
 
         def ended(last: list[torch.Tensor]) -> None:
             of_inputs = last[len(last) - num_inputs :]
             self.session.backward_ends(header, lambda: of_inputs)
 
-        lists = halves.backward.function(
-            resident, carried, given, self._counts, random, None, sizes
-        )
-        del resident, carried
-        pieces = pieces_of(lists, self._places(halves), ended)
+        pieces = pieces_of(lists, places, ended)
         at_once = not self.session.may_give_early(self)
         return early.begin(pieces, len(self._joint.gradients), at_once=at_once)
 
@@ -461,18 +454,8 @@ class TracedPart:
                 self._counts[index[name]] += count
         other._counts[:] = [0] * len(other._counts)
 
-    def _gradients(
-        self,
-        halves: Halves,
-        resident: list[Any],
-        carried: list[Any],
-        given: list[Any],
-        random: RandomReplay,
-        sizes: Any,
-    ) -> list[Any]:
-        found = halves.backward.function(
-            resident, carried, given, self._counts, random, None, sizes
-        )
+    def _by_argument(self, found: list[Any]) -> list[Any]:
+        """Gradients, in the order of the program, in that of the arguments."""
         program = self.program
         names = [*program.gradients.values(), *program.input_gradients.values()]
         gradients = dict(zip(names, found, strict=True))

@@ -125,20 +125,6 @@ def allow_recurrence(is_allowed: bool) -> bool:
     return before
 
 
-@contextmanager
-def uncut_by_buckets() -> Iterator[None]:
-    """Have Dynamo not cut graphs where DistributedDataParallel's buckets end.
-
-    Graphs whose gradients come early need no cut, which would keep what passes between its sides.
-    """
-    before = dynamo.config.optimize_ddp
-    dynamo.config.optimize_ddp = False
-    try:
-        yield
-    finally:
-        dynamo.config.optimize_ddp = before
-
-
 def forget_traces(codes: Iterable[CodeType]) -> None:
     """Drop what Dynamo holds of `codes`, which nothing calls any more: their graphs and plans.
 

@@ -78,6 +78,15 @@ class Layers(nn.Module):
         return h @ self.table.weight.T  # tied
 
 
+def budgeted_and_plain(breaks=False):
+    """Equal models, the first with a budget."""
+    torch.manual_seed(0)
+    model = Layers(breaks)
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, torch.randn(64, 8), 10**8, in_place=True, effort=0.2)
+    return model, plain
+
+
 def trained(model, steps, *, once=True):
     """Losses, and gradients of parameters and inputs, of some steps that end in an update."""
     torch.manual_seed(1)
@@ -101,10 +110,7 @@ def trained(model, steps, *, once=True):
 )
 def test_steps_are_the_plain_ones(breaks, once):
     """Of a tied weight, unused and frozen ones, inputs, and a model that runs twice in a step."""
-    torch.manual_seed(0)
-    model = Layers(breaks)
-    plain = copy.deepcopy(model)
-    schedsim.rematerialize(model, torch.randn(64, 8), 10**8, in_place=True, effort=0.2)
+    model, plain = budgeted_and_plain(breaks)
     order, session = [], session_in(model)
 
     def came(name):
@@ -127,10 +133,7 @@ def test_steps_are_the_plain_ones(breaks, once):
 
 def test_an_optimizer_may_step_in_backward():
     """Nothing that comes later reads the parameter whose gradient has come."""
-    torch.manual_seed(0)
-    model = Layers()
-    plain = copy.deepcopy(model)
-    schedsim.rematerialize(model, torch.randn(64, 8), 10**8, in_place=True, effort=0.2)
+    model, plain = budgeted_and_plain()
 
     def stepped(parameter):
         parameter.data.add_(parameter.grad, alpha=-1e-3)
@@ -151,10 +154,7 @@ def test_an_optimizer_may_step_in_backward():
 
 def test_gradients_of_some_parameters_alone():
     """As `torch.autograd.grad` asks for them; the rest of the backward runs no further."""
-    torch.manual_seed(0)
-    model = Layers()
-    plain = copy.deepcopy(model)
-    schedsim.rematerialize(model, torch.randn(64, 8), 10**8, in_place=True, effort=0.2)
+    model, plain = budgeted_and_plain()
     trained(model, 3)
     trained(plain, 3)
     x = torch.randn(64, 8)
@@ -170,10 +170,7 @@ def test_gradients_of_some_parameters_alone():
 
 def test_a_graph_that_is_retained_runs_backward_again():
     """Wholly, or for some parameters first."""
-    torch.manual_seed(0)
-    model = Layers()
-    plain = copy.deepcopy(model)
-    schedsim.rematerialize(model, torch.randn(64, 8), 10**8, in_place=True, effort=0.2)
+    model, plain = budgeted_and_plain()
     trained(model, 3)
     trained(plain, 3)
     x, found = torch.randn(64, 8), []
