@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -183,7 +183,9 @@ class GatheredSession(Session):
         super().refuse(part, instead, wrong)
         self._gathered.refuse()
 
-    def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
+    def backward_begins(
+        self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
+    ) -> None:
         """The backward half of a call of `part` is about to run."""
         self._mark("backward", self._number_of(header))
 

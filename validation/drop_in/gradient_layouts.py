@@ -80,7 +80,7 @@ class GradientLayouts:
             self._examples = private.without_memory(examples)
         self._autocast = Autocast.now()
         self._parts: dict[Come, TracedPart | None] = {_traced(part): part}
-        self._taken: dict[tuple[TracedPart, int, Come], tuple[TracedPart, Halves] | None] = {}
+        self._taken: dict[tuple[TracedPart, int, Come], tuple[TracedPart, int] | None] = {}
         self._backward_autocast = part.backward_place.traced  # of the backward that runs now
         part.layouts = self
 
@@ -117,18 +117,39 @@ class GradientLayouts:
             return own
         if came not in self._parts and not self._session.is_rehearsing:
             self._add(came, traced)
-        other, key = self._parts.get(came), (part, number, came)
-        if other is not None and key not in self._taken:
-            self._taken[key] = _taken_over(part, number, other, given)
-        found = self._taken.get(key)
+        copied = sum(
+            it.untyped_storage().nbytes()
+            for it, was in zip(given, part.given, strict=True)
+            if it is not None and it.stride() != was.strides
+        )
+        found = self._taken_by(part, number, came, copied)
         if found is not None:
-            return found
+            return found[0], found[0].halves_of(found[1])
         if any(one not in (None, was) for one, was in zip(layout, traced, strict=True)):
             self._say_rounded(f"gradients come to {self._part.name} in strides {layout}")
         if came[1] != autocast:
             self._say_rounded(f"the backward of {self._part.name} runs {came[1]}")
         put_in_form(given, part.given)
         return own
+
+    def _taken_by(
+        self, part: TracedPart, number: int, came: Come, copied_bytes: int
+    ) -> tuple[TracedPart, int] | None:
+        other, key = self._parts.get(came), (part, number, came)
+        if other is not None and key not in self._taken:
+            self._taken[key] = _taken_over(part, number, other, copied_bytes)
+        return self._taken.get(key)
+
+    def taken_without(
+        self, part: TracedPart, number: int, lacking: Container[int]
+    ) -> tuple[TracedPart, int] | None:
+        """The part and its schedule by which backwards run for which gradients are `lacking`.
+
+        ``None`` where the backward of `part` by its schedule `number` runs, with zeros for them.
+        """
+        traced, autocast = _traced(part)
+        layout = tuple(None if i in lacking else was for i, was in enumerate(traced))
+        return self._taken_by(part, number, (layout, autocast), 0)
 
     def _add(self, came: Come, traced: Layout) -> None:
         """Add the part for a backward that `came` so, and the one by which later calls run."""
@@ -137,6 +158,7 @@ class GradientLayouts:
         for one in dict.fromkeys((whole, layout)):
             if (one, autocast) not in self._parts:
                 self._parts[one, autocast] = self._another(one, autocast)
+                self._part.forget_costs()
 
     def _another(self, layout: Layout, autocast: Autocast) -> TracedPart | None:
         """The part for such a backward, by which later calls run if no gradient lacks."""
@@ -235,12 +257,14 @@ def _equal(one: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...])
 
 
 def _taken_over(
-    part: TracedPart, number: int, other: TracedPart, given: Sequence[Any]
-) -> tuple[TracedPart, Halves] | None:
-    """`other` and its code, if its backward reads what a forward of `part` has kept.
+    part: TracedPart, number: int, other: TracedPart, copied_bytes: int
+) -> tuple[TracedPart, int] | None:
+    """`other` and its schedule, if its backward reads what a forward of `part` has kept.
 
-    It takes no more memory than the backward of `part` beside copies in the strides of that.
+    It takes no more memory than the backward of `part` beside copies in the strides of that, and
+    zeros for gradients that lack.
     """
+    other.learn_dropped(part.use.dropped)
     alike = _alike(part, other)
     if alike is None:
         return None
@@ -257,14 +281,9 @@ def _taken_over(
         return None
     if not other.is_measured:
         other.graph = _with_costs_of(part.graph, other.graph, alike)
-    copied = sum(
-        it.untyped_storage().nbytes()
-        for it, was in zip(given, part.given, strict=True)
-        if it is not None and it.stride() != was.strides
-    )
-    if other.cost(at).backward_bytes > part.cost(number).backward_bytes + copied:
+    if other.cost(at).backward_bytes > part.own_backward_bytes(number) + copied_bytes:
         return None
-    return other, other.halves_of(at)
+    return other, at
 
 
 def _with_costs_of(graph: Graph, other: Graph, alike: Mapping[str, str]) -> Graph:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .part_sizes import Binding
-from .step_record import StepRecord, scaled_bytes
+from .step_record import StepRecord, beside_passing, last_first, scaled_bytes
 from .traced_part import TracedPart
 
 
@@ -41,6 +41,7 @@ def bytes_around_calls(
     parts: Sequence[TracedPart],
     sizes: Sequence[Binding],
     resident_bytes: int,
+    passing_bytes: int = 0,
 ) -> list[AroundCall]:
     """The bytes around each call of `record` at `sizes`, beside `resident_bytes`; O(calls).
 
@@ -48,8 +49,10 @@ def bytes_around_calls(
     ----------
     parts, sizes
         For each call: its part, and the values of the part's open sizes.
+    passing_bytes
+        Bytes of results of the step before, until the first backward.
     """
-    return _AroundHalves(record, parts, sizes, resident_bytes).around()
+    return _AroundHalves(record, parts, sizes, resident_bytes, passing_bytes).around()
 
 
 class _AroundHalves:
@@ -61,15 +64,17 @@ class _AroundHalves:
         parts: Sequence[TracedPart],
         sizes: Sequence[Binding],
         resident_bytes: int,
+        passing_bytes: int,
     ) -> None:
         self.record, self.parts, self.sizes = record, parts, sizes
+        self.passing = passing_bytes
         self.shared = [_shared_bytes(record, i, part, sizes[i]) for i, part in enumerate(parts)]
         # What the step is given is there in every call; the first call reads it. So is what the
         # code before the first call has kept; its own most stands with the first call.
         left, most = (self._scaled(n, 0) for n in (record.before.left, record.before.most))
         # Bytes beside what calls keep, at the present half: beside those before the step, what the
         # code after open forwards holds, gradients, and what the code after backwards has left.
-        self.level = resident_bytes + self.shared[0] + left
+        self.level = resident_bytes + self.shared[0] + left + passing_bytes
         self.most_before = self.level + most - left
         self.held: dict[int, int] = {}  # call -> what the code after its forward holds for it
         self.trained: set[int] = set()
@@ -79,14 +84,17 @@ class _AroundHalves:
         last = max(order)
         before, between = [0] * len(self.parts), [0] * len(self.parts)
         backward_before, after = list(before), list(before)
-        at_end = 0
+        at_end, is_first = 0, True
         for half, following in zip(order, (*order[1:], order[-1]), strict=True):
             if half >= 0:
                 i = half
                 before[i] = self.level
                 given = self._given(following)
                 stretch = self.record.after_forward[i]
-                between[i] = max(0, self._scaled(stretch.most, i) - given) + given
+                most = max(0, self._scaled(stretch.most, i) - given)
+                if following == ~i:
+                    most = beside_passing(self.record, most, self.passing)
+                between[i] = most + given
                 left = max(0, self._scaled(stretch.left, i) - given)
                 if i == last:
                     at_end = left
@@ -95,6 +103,9 @@ class _AroundHalves:
                     self.level += left
             else:
                 i = ~half
+                if is_first and order == last_first(len(self.parts)):
+                    self.level -= self.passing
+                is_first = False
                 self.level -= self.held.pop(i, 0)
                 backward_before[i] = self.level
                 self._train(i)

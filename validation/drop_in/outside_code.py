@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -24,12 +25,21 @@ class OutsideBytes(NamedTuple):
     level, top
         Bytes at the first mark, and the most until the second, beyond those at the start of the
         record. What parts hold is among them, and what the code has released is not.
+    net_most, net_left
+        `most` and `left` where the release of what was there at the first mark counts: of the
+        watched blocks on a CPU, of all on a CUDA device. The latter may be negative.
+    released
+        Bytes of watched blocks whose release the record tells. It tells none of a block that was
+        allocated while nothing was recorded. Zero on a CUDA device, where none need be told.
     """
 
     most: int
     left: int
     level: int = 0
     top: int = 0
+    net_most: int = 0
+    net_left: int = 0
+    released: int = 0
 
 
 class OutsideMeter(Protocol):
@@ -38,8 +48,8 @@ class OutsideMeter(Protocol):
     def start(self) -> None:
         """Begin to measure."""
 
-    def mark(self) -> None:
-        """End a stretch, and begin the next."""
+    def mark(self, watched: Iterable[int] = ()) -> None:
+        """End a stretch, and begin the next, in which blocks at `watched` may be released."""
 
     def release(self, num_bytes: int) -> None:
         """Count `num_bytes` from before the start as free from now on."""
@@ -54,15 +64,17 @@ class CpuOutside:
     def __init__(self) -> None:
         self._record = AllocatorRecord()
         self._released: list[int] = []  # for each phase of the record; 0 where a mark began it
+        self._watched: list[frozenset[int]] = []  # for each stretch
 
     def start(self) -> None:
         """Begin."""
         self._record.start()
         self.mark()
 
-    def mark(self) -> None:
+    def mark(self, watched: Iterable[int] = ()) -> None:
         """End a stretch, and begin the next."""
         self._begin_phase(0)
+        self._watched.append(frozenset(watched))
 
     def release(self, num_bytes: int) -> None:
         """Count `num_bytes` as free from now on, which the record does not tell."""
@@ -84,10 +96,14 @@ class CpuOutside:
                 found[-1] = [found[-1][0], k + 1, found[-1][2], max(found[-1][3], top)]
             else:
                 found.append([k, k + 1, level, top])
-        return [
-            OutsideBytes(*most_and_left(list(chain(*phases[first:end]))), level, top)
-            for first, end, level, top in found
-        ]
+        rows = []
+        for (first, end, level, top), watched in zip(found, self._watched, strict=True):
+            phase = list(chain(*phases[first:end]))
+            net_most, net_left = most_and_left(phase, watched)
+            most, left = most_and_left(phase)
+            released = left - net_left
+            rows.append(OutsideBytes(most, left, level, top, net_most, net_left, released))
+        return rows
 
 
 class CudaOutside:
@@ -103,12 +119,13 @@ class CudaOutside:
         self._start = self._before = requested_bytes(self._device)
         reset_peak(self._device)
 
-    def mark(self) -> None:
+    def mark(self, watched: Iterable[int] = ()) -> None:
         """End a stretch, and begin the next."""
         now, most = requested_bytes(self._device), requested_peak(self._device)
         before, start = self._before, self._start
+        most_beyond, left = max(0, most - before), now - before
         self._found.append(
-            OutsideBytes(max(0, most - before), max(0, now - before), before - start, most - start)
+            OutsideBytes(most_beyond, max(0, left), before - start, most - start, most_beyond, left)
         )
         self._before = now
         reset_peak(self._device)

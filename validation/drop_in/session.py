@@ -6,7 +6,7 @@ import gc
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -28,13 +28,16 @@ from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
 from .held_results import HeldResults
 from .held_state import HeldState, may_record
+from .output_uses import OutputUse, Result, alive_bytes, gone_among, results_of
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .part_sizes import Binding
 from .step_plans import StepPlans
-from .step_record import NOTHING, Key, StepRecord
+from .step_record import NOTHING, Key, StepRecord, last_first
 from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
+_FEW = 2**-10
+"""Share of the budget up to which results of earlier steps do not count, as their losses."""
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -54,6 +57,13 @@ class PartCall:
         Bytes of inputs that are outputs of earlier calls.
     trained
         A number that calls share which train the same parameters.
+    results
+        Its outputs, which it does not hold.
+    lacking, gone
+        Numbers of the gradients that the backward was not given, and of the outputs that were gone
+        as it began.
+    use
+        What the loop had done with the outputs; ``None`` until the backward is over.
     """
 
     key: Key
@@ -65,8 +75,26 @@ class PartCall:
     trained: int = 0
     header: StorageWeakRef | None = None
     place: int = 0
-    outputs: tuple[int, ...] = ()
+    results: tuple[Result, ...] = ()
+    lacking: frozenset[int] = frozenset()
+    gone: frozenset[int] = frozenset()
+    use: OutputUse | None = None
     is_done: bool = False
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """The places of the outputs."""
+        return tuple(result.place for result in self.results)
+
+    def gone_bytes(self, *, read_inside: bool) -> int:
+        """Bytes of the outputs that were gone as backward began, `read_inside` the part or not."""
+        unread = self.part.outputs.unread()
+        found = {
+            result.place: result.size_bytes
+            for i, result in enumerate(self.results)
+            if i in self.gone and (i not in unread) == read_inside
+        }
+        return sum(found.values())
 
     @property
     def is_open(self) -> bool:
@@ -126,6 +154,8 @@ class Session:
         # what the present step was given.
         self._handed: dict[int, int] = {}
         self._given: dict[int, int] = {}
+        self._earlier: list[Result] = []  # results of the steps before that may still be there
+        self._stale: list[Result] = []  # those that were there when the present step began
         self._made_before = 0  # bytes of what the first part reads and the code before it has made
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
@@ -249,14 +279,30 @@ class Session:
         call = self._calls[-1]
         call.header = weakly(header)
         call.place = header.data_ptr()
-        call.outputs = tuple(t.untyped_storage().data_ptr() for t in outputs)
+        call.results = results_of(outputs)
+        watched: list[int] = []
         if self._meter is not None:
             self._results.add(len(self._calls) - 1, outputs)
-        self._mark("after forward", len(self._calls) - 1)
+            unread = part.outputs.unread()
+            watched = [it.place for i, it in enumerate(call.results) if i in unread]
+            watched += [it.place for it in self._stale]
+        self._mark("after forward", len(self._calls) - 1, watched)
 
-    def backward_begins(self, part: TracedPart, header: torch.Tensor) -> None:
-        """The backward half of a call of `part` is about to run."""
-        self._mark("backward", self._number_of(header))
+    def backward_begins(
+        self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
+    ) -> None:
+        """The backward half of a call of `part` is about to run, with the gradients `given`."""
+        number = self._number_of(header)
+        if number >= 0 and not self.is_rehearsing:
+            call = self._calls[number]
+            if not any(half < 0 for half in self._order):
+                self._see_stale()
+            if call.use is None:
+                if part.layouts is not None:  # or else zeros come, or are made
+                    call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
+                call.gone = gone_among(call.results)
+                when_backward_ends(self._see_uses)
+        self._mark("backward", number)
         if keeps_graph() and not self.is_rehearsing:
             self._tell(
                 "a backward with retain_graph=True holds what its schedule would free, and its "
@@ -277,6 +323,33 @@ class Session:
         self._calls[number].is_done = True
         if self._meter is not None:
             self._end_measured(number, gradients)
+
+    def _see_uses(self) -> None:
+        """See what the loop has done with the outputs of the calls whose backwards are over.
+
+        Until then a schedule may keep an output that the loop has dropped.
+        """
+        for call in self._calls:
+            if call.use is not None or not call.is_done:
+                continue
+            call.use = OutputUse(gone_among(call.results), call.lacking)
+            if call.use.covers(call.part.use):
+                continue
+            call.part.learn_use(call.use)
+            self.plans.plan_anew()
+            self._tell(
+                f"the loop holds more of the outputs of {call.part.name}, or of their gradients, "
+                "than before: this step may have exceeded the budget, later ones are planned for "
+                "it",
+                ReplannedWarning,
+            )
+
+    def _see_stale(self) -> None:
+        """See whether results of earlier steps are gone, as the first backward begins."""
+        stays = alive_bytes(self._stale)
+        if stays and self.plans.passing_now:
+            self.plans.passes = False
+            self.plans.plan_anew()
 
     def may_give_early(self, part: TracedPart) -> bool:
         """Whether what the loop does with gradients fits beside the rest of this backward."""
@@ -315,17 +388,39 @@ class Session:
 
     # -- steps ------------------------------------------------------------------------------------
 
-    def _resident_bytes(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
-        """Bytes that exist before a step, the inputs of its first part excluded."""
+    def _resident_bytes(
+        self, part: TracedPart, arguments: list[Any], binding: Binding
+    ) -> tuple[int, int]:
+        """Bytes that exist before a step, the inputs of its first part excluded.
+
+        The second number is of those that its forwards find alone: results of an earlier step.
+        """
         fixed = set(part.fixed_positions)
         read = _bytes_by_storage([t for i, t in enumerate(arguments) if i not in fixed])
         self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
         found = self._held.total_bytes + others + self._kept_by_others(read)
+        stale = self._stale_bytes(part.device)
+        passing = stale if self.plans.passes else 0
+        found += stale - passing
         if part.device == "cuda":
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
-            found = max(found, requested_bytes(device) - part.input_bytes(binding))
+            requested = requested_bytes(device)
+            found = max(found, requested - part.input_bytes(binding) - passing)
+        return found, passing
+
+    def _stale_bytes(self, device: str) -> int:
+        """Bytes of results of earlier steps that are there, but for a few."""
+        if self.is_rehearsing:
+            self._stale = []
+            return 0
+        self._earlier = [it for it in self._earlier if not it.is_gone]
+        self._stale = [it for it in self._earlier if it.place not in self._given]
+        found = alive_bytes(self._stale)
+        if found <= (self.plans.budget_bytes or 0) * _FEW:
+            self._stale = []
+            return 0
         return found
 
     def _kept_by_others(self, read: dict[int, int]) -> int:
@@ -347,8 +442,9 @@ class Session:
         num_ended = records_ended()
         if may_start is None:
             may_start = self._end_step()
-        self.plans.begin(self._resident_bytes(part, arguments, binding))
+        self.plans.begin(*self._resident_bytes(part, arguments, binding))
         wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
+        wanted = wanted or self.plans.wants_passing
         if wanted and may_start and self._meter is None and records_ended() == num_ended:
             self._start_measuring(torch.device(part.device))
             self._begins_early = False
@@ -363,6 +459,8 @@ class Session:
         self._read_step()
         self._look_at_order()
         self._stop_measuring()
+        if not self.is_rehearsing:
+            self._earlier += [result for call in self._calls for result in call.results]
         self._calls, self._order, self._is_spoiled = [], [], False
         return may_start
 
@@ -419,12 +517,12 @@ class Session:
             self.note(line)
             warnings.warn(line, kind, stacklevel=3)
 
-    def _mark(self, what: str, number: int) -> None:
+    def _mark(self, what: str, number: int, watched: Sequence[int] = ()) -> None:
         """Note what is about to run: a half of call `number`, or the code after it."""
         if what in ("forward", "backward") and number >= 0:
             self._order.append(number if what == "forward" else ~number)
         if self._meter is not None:
-            self._meter.mark()
+            self._meter.mark(watched)
             self._marks.append((what, number))
 
     def _stop_measuring(self) -> None:
@@ -460,9 +558,12 @@ class Session:
         if len(stretches) != len(self._marks) + 1:  # backward did not run exactly once
             self._is_missing = True
             return
-        for (what, number), stretch in zip(self._marks, stretches[1:], strict=True):
+        following = [*self._marks[1:], ("end", -1)]
+        rows = zip(self._marks, following, stretches[1:], strict=True)
+        for (what, number), (then, next_number), stretch in rows:
             if what in after:
-                after[what][number] = stretch
+                turns = what == "after forward" and (then, next_number) == ("backward", number)
+                after[what][number] = self._net(number, stretch) if turns else stretch
         if self._begins_early:
             # On a CUDA device what is left there is resident, and what the first part reads is its
             # input anyhow.
@@ -482,8 +583,33 @@ class Session:
             tuple(self._order),
             tuple(call.trained for call in self._calls),
             self._results.held_bytes(len(self._calls)),
+            self.plans.passing_now if tuple(self._order) == last_first(len(self._calls)) else 0,
         )
+        uses: dict[TracedPart, OutputUse] = {}
+        for call in self._calls:
+            if call.use is not None:
+                uses[call.part] = uses.get(call.part, call.use).common(call.use)
+        for part, use in uses.items():
+            if part.learn_use(use):
+                self.plans.plan_anew()
         self.plans.learn(record)
+
+    def _net(self, number: int, stretch: OutsideBytes) -> OutsideBytes:
+        """The bytes of the code between the halves of a call, beyond those of its outputs.
+
+        Outputs that the code drops count as there throughout in the plan, and so do results of the
+        step before. What the code takes is less by the bytes of those that are gone by then.
+        """
+        call, passing = self._calls[number], self.plans.passing_now
+        gone, also_gone = (call.gone_bytes(read_inside=inside) for inside in (False, True))
+        if call.part.device == "cuda":  # another schedule may keep what ops of the part read
+            most = stretch.net_most + passing + also_gone
+            left = stretch.net_left + passing + also_gone + gone
+        else:
+            is_told = stretch.released >= gone + passing
+            most = max(passing, stretch.net_most + (passing if is_told else 0))
+            left = stretch.net_left + stretch.released
+        return stretch._replace(most=most, left=max(0, left))
 
     # -- for people -------------------------------------------------------------------------------
 

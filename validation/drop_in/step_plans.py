@@ -102,6 +102,12 @@ class StepPlans:
         Numbers of the schedules for the sizes planned for.
     resident_bytes
         Most bytes seen that are resident from before a step to after it.
+    passing_bytes
+        Most bytes seen of results of earlier steps that are gone before the first backward.
+    passing_now
+        Those before the present step.
+    passes
+        Whether results of earlier steps are taken to go so.
     records
         A record of each kind of step seen, the one with the largest outputs.
     """
@@ -119,6 +125,8 @@ class StepPlans:
         self.plan: Plan | None = None
         self.numbers: dict[Key, int] = {}
         self.resident_bytes = -1
+        self.passing_bytes = self.passing_now = 0
+        self.passes = True
         self.records: list[StepRecord] = []
         self._planned_records = 0
         self._planned: dict[Key, tuple[Binding, PartCost]] = {}
@@ -133,11 +141,19 @@ class StepPlans:
 
     # -- for the session --------------------------------------------------------------------------
 
-    def begin(self, resident_bytes: int) -> None:
-        """Begin a step beside `resident_bytes`, and plan if something new was seen."""
+    def begin(self, resident_bytes: int, passing_bytes: int = 0) -> None:
+        """Begin a step beside `resident_bytes`, and plan if something new was seen.
+
+        Parameters
+        ----------
+        passing_bytes
+            Bytes of results of earlier steps, beside these, until the first backward.
+        """
         self._take_up()
-        grown = resident_bytes > self.resident_bytes
+        grown = resident_bytes > self.resident_bytes or passing_bytes > self.passing_bytes
         self.resident_bytes = max(resident_bytes, self.resident_bytes)
+        self.passing_now = passing_bytes
+        self.passing_bytes = max(passing_bytes, self.passing_bytes)
         if len(self.records) > self._planned_records or (self.records and grown):
             self._plan_steps()
         elif grown:
@@ -156,8 +172,25 @@ class StepPlans:
         same = [known for known in self.records if known.is_like(record)]
         if same and self._output_bytes(same[0]) > self._output_bytes(record):
             return
+        if same and same[0].passing_bytes != record.passing_bytes:
+            self._planned_records = 0
         self.records = [known for known in self.records if not known.is_like(record)] + [record]
         self._chosen.clear()
+
+    def plan_anew(self) -> None:
+        """Plan when the next step begins: what the plans are for was not so."""
+        self._planned_records = 0
+        self._chosen.clear()
+        if not self.passes:
+            self.passing_bytes = 0
+        if not self.records:
+            self._frugal.clear()
+
+    @property
+    def wants_passing(self) -> bool:
+        """Whether the code between halves is still to be measured beside such results."""
+        known = max((record.passing_bytes for record in self.records), default=0)
+        return self.passes and self.passing_now > _LONGER * known
 
     def is_for(self, keys: tuple[Key, ...], order: tuple[int, ...]) -> bool:
         """Whether the schedules of these calls are for this order of their halves.
@@ -307,7 +340,8 @@ class StepPlans:
             if key not in record.keys:
                 continue
             if len(record.keys) == 1:
-                if self.resident_bytes + single_peak_bytes(record, part, binding, cost) > budget:
+                peak = single_peak_bytes(record, part, binding, cost, self.passing_bytes)
+                if self.resident_bytes + peak > budget:
                     return False
                 continue
             # In a line, the bytes that others may take depend on the bytes planned for this call.
@@ -335,8 +369,7 @@ class StepPlans:
             return False
         if len(records) != 1 or len(records[0].keys) != 1:
             return False
-        held, outside = bytes_between_halves(records[0], part, binding)
-        workload = part.workload(self.resident_bytes + held, outside, binding)
+        workload = self._workload(records[0], part, binding)
 
         def search() -> _FoundBeside:
             plan = self._search(workload, budget, 1.0)
@@ -418,8 +451,7 @@ class StepPlans:
         assert budget is not None
         if self._options.planner != "auto":
             return None
-        held, outside = bytes_between_halves(record, part, binding)
-        workload = part.workload(self.resident_bytes + held, outside, binding)
+        workload = self._workload(record, part, binding)
         plan = try_plan(workload, max(1, budget), "auto", effort=_QUICK_EFFORT)
         if plan.schedule is None:
             return None
@@ -521,6 +553,9 @@ class StepPlans:
             if plan.schedule is None and least and self._is_share and not self.records:
                 # A share of what? Once the whole step was seen, it is known whether it fits.
                 plan = self._search_long(workload, least, 0.3)
+            if plan.schedule is None and part.guess_use():
+                # Nor does what the loop may hold of the outputs refuse one: the step tells.
+                plan = self._search_long(part.workload(static, 0, binding), budget, 0.3)
         if plan.schedule is None:
             raise self._infeasible(part.name + part.sizes.in_words(binding), plan)
         self.plan = plan
@@ -591,7 +626,10 @@ class StepPlans:
                 assert plan.peak_bytes is not None
                 part = self._parts[record.keys[0][0]]
                 numbers[record.keys[0]] = part.add(plan.schedule)
-                most = max(most, plan.peak_bytes, self._by_itself(record))
+                planned = plan.peak_bytes
+                if part.use.lacking:
+                    planned = self._peak_of(record, plan.schedule)
+                most = max(most, planned, self._by_itself(record))
         lines = [*others, *(record for record in singles if record.keys[0] in shared)]
         for record in reversed(lines):
             found = self._plan_line(record, chosen) if searches else self._divided(record, chosen)
@@ -619,13 +657,22 @@ class StepPlans:
         index = record.keys[0][0]
         part, binding = self._parts[index], self._largest[index]
         self._measure(part, binding)
-        held, outside = bytes_between_halves(record, part, binding)
-        workload = part.workload(self.resident_bytes + held, outside, binding)
+        workload = self._workload(record, part, binding)
         budget = self._budget(workload)
         if self._is_share:
             store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
+            if part.use.lacking:
+                store_all = max(store_all, self._peak_of(record, Schedule.store_all(workload)))
             budget = self.budget_bytes = budget_in_bytes(self._options.budget, store_all, [])
         plan = self._search_long(workload, budget, 1.0)
+        if plan.schedule is not None and part.use.lacking:
+            # Another backward runs then, which may take a little more.
+            over = self._peak_of(record, plan.schedule) - budget
+            if over > 0:
+                plan = self._search_long(workload, max(1, budget - over), 1.0)
+            if plan.schedule is None or self._peak_of(record, plan.schedule) > budget:
+                workload = self._workload(record, part, binding, zeros=True)
+                plan = self._search_long(workload, budget, 1.0)
         if plan.schedule is None:
             raise self._infeasible(f"a step{part.sizes.in_words(binding)}", plan)
         least = self._by_itself(record)
@@ -642,10 +689,28 @@ class StepPlans:
             self._plan_smaller(record, binding)
         return plan
 
+    def _peak_of(self, record: StepRecord, schedule: Schedule) -> int:
+        """The peak of a step of one part by `schedule`, at the largest sizes."""
+        index = record.keys[0][0]
+        part, binding = self._parts[index], self._largest[index]
+        cost = part.cost(part.add(schedule), binding)
+        peak = single_peak_bytes(record, part, binding, cost, self.passing_bytes)
+        return self.resident_bytes + peak
+
     def _by_itself(self, record: StepRecord) -> int:
         index = record.keys[0][0]
         part, binding = self._parts[index], self._largest[index]
-        return self.resident_bytes + bytes_by_itself(record, part, binding)
+        by_itself = bytes_by_itself(record, part, binding, self.passing_bytes)
+        return self.resident_bytes + by_itself
+
+    def _workload(
+        self, record: StepRecord, part: TracedPart, binding: Binding, *, zeros: bool = False
+    ) -> Graph:
+        """The workload of a step of one part."""
+        passing = self.passing_bytes
+        held, outside = bytes_between_halves(record, part, binding, passing)
+        static = self.resident_bytes + held
+        return part.workload(static, outside, binding, passing, zeros=zeros)
 
     def _plan_smaller(self, record: StepRecord, binding: Binding) -> None:
         """Plan schedules for batches smaller than `binding`, which need less recomputation."""
@@ -653,11 +718,11 @@ class StepPlans:
         assert self.budget_bytes is not None
         for share in _SMALLER_SHARES if binding else ():
             smaller = tuple(max(1, int(share * size)) for size in binding)
-            peak = single_peak_bytes(record, part, smaller, self._store_all(part, smaller))
+            cost = self._store_all(part, smaller)
+            peak = single_peak_bytes(record, part, smaller, cost, self.passing_bytes)
             if self.resident_bytes + peak <= self.budget_bytes:
                 return
-            held, outside = bytes_between_halves(record, part, smaller)
-            workload = part.workload(self.resident_bytes + held, outside, smaller)
+            workload = self._workload(record, part, smaller)
             plan = self._search(workload, self.budget_bytes, 0.25)
             if plan.schedule is not None:
                 part.add(plan.schedule)
@@ -697,7 +762,7 @@ class StepPlans:
     ) -> OrderedLine:
         parts = [self._parts[index] for index, _ in record.keys]
         sizes = [self._largest[index] for index, _ in record.keys]
-        around = bytes_around_calls(record, parts, sizes, self.resident_bytes)
+        around = bytes_around_calls(record, parts, sizes, self.resident_bytes, self.passing_bytes)
         resident: dict[int, int] = {}
         for (index, _), it in zip(record.keys, around, strict=True):
             resident[index] = max(it.backward_before, resident.get(index, 0))

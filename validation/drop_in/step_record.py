@@ -40,6 +40,8 @@ class StepRecord:
         gradients. Empty where each call trains its own.
     held_results
         For each call, bytes of its outputs and of gradients of its inputs that are held to the end.
+    passing_bytes
+        Bytes of results of the step before, which all forwards find, and no backward.
     """
 
     keys: tuple[Key, ...]
@@ -51,6 +53,7 @@ class StepRecord:
     order: tuple[int, ...] = ()
     trained: tuple[int, ...] = ()
     held_results: tuple[int, ...] = ()
+    passing_bytes: int = 0
 
     @property
     def halves(self) -> tuple[int, ...]:
@@ -86,8 +89,15 @@ def scaled_bytes(num_bytes: int, measured: int, now: int) -> int:
     return num_bytes if now <= measured else math.ceil(num_bytes * now / max(1, measured))
 
 
-def bytes_between_halves(record: StepRecord, part: TracedPart, binding: Binding) -> tuple[int, int]:
+def bytes_between_halves(
+    record: StepRecord, part: TracedPart, binding: Binding, passing_bytes: int = 0
+) -> tuple[int, int]:
     """Bytes of the code between the halves of a step's only part, beside the given gradients.
+
+    Parameters
+    ----------
+    passing_bytes
+        Bytes of results of the step before, which stand beside these.
 
     Returns
     -------
@@ -99,11 +109,29 @@ def bytes_between_halves(record: StepRecord, part: TracedPart, binding: Binding)
     given, after = part.given_bytes(measured), record.after_forward[0]
     sizes = part.output_bytes(measured), part.output_bytes(binding)
     held = scaled_bytes(max(0, after.left - given), *sizes)
-    most = max(0, scaled_bytes(max(0, after.most - given), *sizes) - held)
+    most = scaled_bytes(max(0, after.most - given), *sizes)
+    most = beside_passing(record, most - held, passing_bytes)
     return held + scaled_bytes(record.before.left, *sizes), most
 
 
-def bytes_by_itself(record: StepRecord, part: TracedPart, binding: Binding) -> int:
+def beside_passing(record: StepRecord, most: int, passing_bytes: int) -> int:
+    """The `most` bytes of the code between the halves, beside results of the step before.
+
+    They were `record.passing_bytes` when the code was measured, and counted as its own. Where there
+    were none, they are taken to go before the code takes anything.
+
+    Examples
+    --------
+    >>> beside_passing(StepRecord((), (), (), (), (), passing_bytes=4), 10, 6)
+    6
+    """
+    grown = passing_bytes - record.passing_bytes if record.passing_bytes else 0
+    return max(0, most + max(0, grown) - passing_bytes)
+
+
+def bytes_by_itself(
+    record: StepRecord, part: TracedPart, binding: Binding, passing_bytes: int = 0
+) -> int:
     """The most that the code around a step's only part takes, whatever the part's schedule.
 
     Before its forward, and after its backward beside what that has left.
@@ -111,11 +139,12 @@ def bytes_by_itself(record: StepRecord, part: TracedPart, binding: Binding) -> i
     sizes = part.output_bytes(record.bindings[0]), part.output_bytes(binding)
     left = part.gradient_bytes + part.input_gradient_bytes(binding)
     left += scaled_bytes(record.before.left + record.after_backward[0].most, *sizes)
-    return part.input_bytes(binding) + max(left, scaled_bytes(record.before.most, *sizes))
+    before = scaled_bytes(record.before.most, *sizes) + passing_bytes
+    return part.input_bytes(binding) + max(left, before)
 
 
 def single_peak_bytes(
-    record: StepRecord, part: TracedPart, binding: Binding, cost: PartCost
+    record: StepRecord, part: TracedPart, binding: Binding, cost: PartCost, passing_bytes: int = 0
 ) -> int:
     """The peak of a step of one part at the sizes of `binding`, beside what is resident.
 
@@ -125,6 +154,7 @@ def single_peak_bytes(
         The cost of the part at these sizes, by the schedule in question.
     """
     between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
-    held, outside = bytes_between_halves(record, part, binding)
-    most = held + max(cost.forward_bytes, between + outside, cost.backward_bytes)
-    return max(most, bytes_by_itself(record, part, binding))
+    held, outside = bytes_between_halves(record, part, binding, passing_bytes)
+    forward = passing_bytes + max(cost.forward_bytes, between + outside)
+    most = held + max(forward, cost.backward_bytes)
+    return max(most, bytes_by_itself(record, part, binding, passing_bytes))

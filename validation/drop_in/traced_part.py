@@ -32,6 +32,7 @@ from ..torch_private.op_modes import without_alias_checks
 from .early_gradients import Bucket, EarlyGradients, Places, pieces_of
 from .gradient_layouts import put_in_form
 from .joint_part import GivenGradient, JointPart
+from .output_uses import OutputUse, PartOutputs
 from .part_line import PartCost
 from .part_sizes import Binding, Bytes, PartSizes
 from .schedule_check import ScheduleTrust, difference
@@ -78,6 +79,10 @@ class TracedPart:
     early
         How the gradients of the next call are given before its backward ends; ``None`` for at its
         end.
+    outputs : PartOutputs
+        The outputs as tensors of the graph.
+    use : OutputUse
+        What the loop does with the outputs: nothing that takes less memory, until steps tell.
     """
 
     def __init__(
@@ -101,6 +106,10 @@ class TracedPart:
         self.trust = ScheduleTrust()
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
+        self.outputs = PartOutputs(self.program, self.seed_name)
+        self.use = OutputUse()
+        self._is_use_seen = False
+        self._used_graphs: dict[OutputUse, Graph] = {}
         self.layouts: GradientLayouts | None = None
         self.early: EarlyGradients | None = None
         # By the place of a call's header; nodes of the autograd graph hold them.
@@ -138,16 +147,48 @@ class TracedPart:
         self.graph = replace(graph, ops=ops)
         self.sizes.note(binding, self.graph)
         self._costs.clear()
+        self._used_graphs.clear()
 
     @property
     def is_measured(self) -> bool:
         """Whether the part was measured, at any sizes."""
         return bool(self.sizes.measured)
 
-    def workload(self, static_bytes: int, outside_bytes: int, binding: Binding = ()) -> Graph:
+    def learn_use(self, use: OutputUse) -> bool:
+        """A step has used the outputs so; whether plans must change."""
+        known, self._is_use_seen = self._is_use_seen, True
+        return self._set_use(use.common(self.use) if known else use)
+
+    def guess_use(self) -> bool:
+        """Plan for the use that takes least, until a step has told; whether that is another."""
+        return not self._is_use_seen and self._set_use(self.outputs.guess())
+
+    def learn_dropped(self, dropped: frozenset[int]) -> None:
+        """Another part, whose backward this one may run, has these outputs dropped."""
+        self._set_use(self.use._replace(dropped=dropped))
+
+    def _set_use(self, use: OutputUse) -> bool:
+        if use == self.use:
+            return False
+        self.use = use
+        self._costs.clear()
+        self._sums.clear()
+        return True
+
+    def workload(
+        self,
+        static_bytes: int,
+        outside_bytes: int,
+        binding: Binding = (),
+        earlier_bytes: int = 0,
+        *,
+        zeros: bool = False,
+    ) -> Graph:
         """The part beside `static_bytes`, with `outside_bytes` at the peak between its halves.
 
         At sizes other than the measured ones, bytes are evaluated, and times are the measured ones.
+        Results of an earlier step, of `earlier_bytes`, are there until the code between the halves
+        has run. With `zeros`, gradients that lack are there as zeros.
         """
         if binding in self.sizes.measured:
             graph = self.sizes.measured[binding].graph
@@ -159,16 +200,22 @@ class TracedPart:
             replace(op, workspace_bytes=outside_bytes) if op.name == self.seed_name else op
             for op in graph.ops
         )
-        return replace(
+        graph = replace(
             graph, ops=ops, static_bytes=static_bytes + graph.static_bytes + self.states_bytes
         )
+        use = self.use._replace(lacking=frozenset()) if zeros else self.use
+        return self.outputs.as_used(graph, use, earlier_bytes)
 
     @property
     def states_bytes(self) -> int:
-        """Most bytes of generator states and the note on the call, beside the graph's own."""
+        """Most bytes of generator states and the note on the call, beside the graph's own.
+
+        And of the gradients that the caller holds where a backward starts at a number.
+        """
         num_random = sum(call.random for call in self.program.calls)
         states = (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
-        return 8 * (1 + len(self.sizes.names)) + (states if self.device == "cpu" else 0)
+        states = states if self.device == "cpu" else 0
+        return 8 * (1 + len(self.sizes.names)) + states + self.outputs.root_bytes
 
     def output_bytes(self, binding: Binding = ()) -> int:
         """Bytes of the outputs that the caller gets."""
@@ -176,7 +223,8 @@ class TracedPart:
 
     def given_bytes(self, binding: Binding = ()) -> int:
         """Bytes of the gradients that the caller gives for the outputs."""
-        return self._bytes("given", self.program.tangents, binding)
+        come = [v for i, v in enumerate(self.program.tangents) if i not in self.use.lacking]
+        return self._bytes("given", come, binding)
 
     def input_bytes(self, binding: Binding = ()) -> int:
         """Bytes of the arguments that are neither parameters nor buffers."""
@@ -221,14 +269,12 @@ class TracedPart:
         return self._costs[key]
 
     def _evaluated(self, number: int, binding: Binding) -> PartCost:
-        schedule, graph = self.schedules[number], self.graph
-        if self.is_measured:
-            tensors, workspaces = self.sizes.at(binding)
-        else:
-            tensors, workspaces = graph.arrays.tensor_bytes, graph.arrays.op_workspace_bytes
-        memory = memory_at_sizes(graph, schedule, tensors, workspaces) + self.states_bytes
-        runs = schedule.bind(graph)
+        graph, runs = self.graph, self.schedules[number].bind(self.graph)
         at = int(np.flatnonzero(runs == graph.op_index(self.seed_name))[0])
+        memory = self._memory(number, binding, self.use)
+        backward_bytes = int(memory[at:].max())
+        if self.use.lacking:
+            backward_bytes = max(int(memory[at]), self._backward_without(number, binding))
         given = self.given_bytes(binding)
         kept = int(memory[at]) - given - self.input_bytes(binding)
         times = np.bincount(runs, minlength=graph.num_ops) * graph.arrays.op_time_s
@@ -236,9 +282,46 @@ class TracedPart:
             number,
             kept,
             int(memory[: at + 1].max()) - given if at == 0 else int(memory[:at].max()),
-            int(memory[at:].max()),
+            backward_bytes,
             math.fsum(times.tolist()),
         )
+
+    def _memory(self, number: int, binding: Binding, use: OutputUse) -> Any:
+        """Bytes during each run of schedule `number`, if the loop uses the outputs so."""
+        if use not in self._used_graphs:
+            self._used_graphs[use] = self.outputs.as_used(self.graph, use)
+        graph = self._used_graphs[use]
+        tensors, workspaces = graph.arrays.tensor_bytes, graph.arrays.op_workspace_bytes
+        if self.is_measured:
+            tensors, workspaces = self.sizes.at(binding)
+            lacking = self.outputs.lacking_names(use)
+            if lacking:
+                names = graph.arrays.tensor_names
+                tensors = np.where([name in lacking for name in names], 0, tensors)
+        schedule = self.schedules[number]
+        return memory_at_sizes(graph, schedule, tensors, workspaces) + self.states_bytes
+
+    def _backward_without(self, number: int, binding: Binding) -> int:
+        """The peak of a backward for which gradients lack, as `use` says."""
+        taken = None
+        if self.layouts is not None:
+            taken = self.layouts.taken_without(self, number, self.use.lacking)
+        if taken is None:
+            return self.own_backward_bytes(number, binding)
+        other, at = taken
+        other.learn_dropped(self.use.dropped)
+        return other.cost(at, binding).backward_bytes
+
+    def own_backward_bytes(self, number: int, binding: Binding = ()) -> int:
+        """The peak of the backward by schedule `number`, with zeros for gradients that lack."""
+        runs = self.schedules[number].bind(self.graph)
+        at = int(np.flatnonzero(runs == self.graph.op_index(self.seed_name))[0])
+        memory = self._memory(number, binding, self.use._replace(lacking=frozenset()))
+        return int(memory[at:].max())
+
+    def forget_costs(self) -> None:
+        """Evaluate costs anew: another backward may run."""
+        self._costs.clear()
 
     def store_all_cost(self, binding: Binding = ()) -> PartCost:
         """The cost of the part by the schedule that recomputes nothing."""
@@ -352,7 +435,7 @@ class TracedPart:
         del arguments[len(arguments) - num_given :]
         header = arguments.pop(0)
         number, *binding = header.tolist()
-        self.session.backward_begins(self, header)
+        self.session.backward_begins(self, header, given)
         mine, constants = self._halves[number], self.program.constants
         part, halves = self, mine
         if self.layouts is not None:

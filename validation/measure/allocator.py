@@ -189,13 +189,18 @@ def _abandon(recorder: Any, thread: int) -> bool:
     return True
 
 
-def most_and_left(phase: list[tuple[int, int]]) -> tuple[int, int]:
+def most_and_left(phase: list[tuple[int, int]], watched: Iterable[int] = ()) -> tuple[int, int]:
     """The most bytes above those at the start of `phase`, and the bytes that are left at its end.
 
-    Releases of blocks from before do not count.
+    Releases of blocks from before do not count, but those of blocks at the addresses `watched`.
+
+    Examples
+    --------
+    >>> most_and_left([(1, 10), (2, -8)]), most_and_left([(2, -8), (1, 10)], watched=[2])
+    ((10, 10), (2, 2))
     """
     live = most = 0
-    for change in _of_known(phase, set()):
+    for change in _of_known(phase, set(watched)):
         live += change
         most = max(most, live)
     return most, live

@@ -100,7 +100,7 @@ def test_no_record_begins_in_the_forward_in_which_one_ended(monkeypatch):
         def start(self):
             told.append("start")
 
-        def mark(self):
+        def mark(self, watched=()):
             pass
 
         def stop(self):
