@@ -609,7 +609,7 @@ class Session:
             is_told = stretch.released >= gone + passing
             most = max(passing, stretch.net_most + (passing if is_told else 0))
             left = stretch.net_left + stretch.released
-        return stretch._replace(most=most, left=max(0, left))
+        return OutsideBytes(most, max(0, left), stretch.level, stretch.top)
 
     # -- for people -------------------------------------------------------------------------------
 

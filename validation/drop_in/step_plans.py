@@ -48,6 +48,8 @@ _LONGER = 1.25
 """Growth of outputs over all before at which the code around is measured again."""
 _SCRATCH_BYTES = 1 << 12
 """Bytes of a comparison of two schedules, at a time when little else is resident."""
+_GROWS = 3
+"""Times that what is resident outgrows a plan before it is taken to grow on."""
 _LONGER_SEARCHES = (4.0, 12.0)
 """Factors of effort by which a schedule is searched again where the first search finds none."""
 _QUICK_EFFORT = 0.03
@@ -127,6 +129,7 @@ class StepPlans:
         self.resident_bytes = -1
         self.passing_bytes = self.passing_now = 0
         self.passes = True
+        self._num_grown = 0
         self.records: list[StepRecord] = []
         self._planned_records = 0
         self._planned: dict[Key, tuple[Binding, PartCost]] = {}
@@ -150,14 +153,39 @@ class StepPlans:
             Bytes of results of earlier steps, beside these, until the first backward.
         """
         self._take_up()
-        grown = resident_bytes > self.resident_bytes or passing_bytes > self.passing_bytes
+        growth = max(0, resident_bytes - self.resident_bytes)
+        growth += max(0, passing_bytes - self.passing_bytes)
         self.resident_bytes = max(resident_bytes, self.resident_bytes)
         self.passing_now = passing_bytes
         self.passing_bytes = max(passing_bytes, self.passing_bytes)
-        if len(self.records) > self._planned_records or (self.records and grown):
+        if len(self.records) > self._planned_records:
             self._plan_steps()
-        elif grown:
+        elif growth and self.records:
+            self._grow(growth)
+        elif growth:
             self._frugal.clear()
+
+    def _grow(self, growth: int) -> None:
+        """Plan beside so many more resident bytes, if the present plans do not fit.
+
+        What grows from step to step, as a list of results does, is planned for some steps ahead.
+        """
+        assert self.peak_bytes is not None
+        assert self.budget_bytes is not None
+        if self.peak_bytes + growth <= self.budget_bytes:
+            self.peak_bytes += growth
+            self._chosen.clear()
+            return
+        self._num_grown += 1
+        ahead = growth << min(self._num_grown, 10) if self._num_grown > _GROWS else 0
+        self.resident_bytes += ahead
+        try:
+            self._plan_steps()
+        except InfeasibleBudgetError:
+            if not ahead:
+                raise
+            self.resident_bytes -= ahead
+            self._plan_steps()
 
     def leave_rehearsal(self, resident_bytes: int) -> None:
         """Forget what was resident beside a rehearsal: a second copy of the step's inputs.

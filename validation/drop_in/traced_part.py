@@ -165,7 +165,7 @@ class TracedPart:
 
     def learn_dropped(self, dropped: frozenset[int]) -> None:
         """Another part, whose backward this one may run, has these outputs dropped."""
-        self._set_use(self.use._replace(dropped=dropped))
+        self._set_use(OutputUse(dropped, self.use.lacking))
 
     def _set_use(self, use: OutputUse) -> bool:
         if use == self.use:
@@ -203,7 +203,7 @@ class TracedPart:
         graph = replace(
             graph, ops=ops, static_bytes=static_bytes + graph.static_bytes + self.states_bytes
         )
-        use = self.use._replace(lacking=frozenset()) if zeros else self.use
+        use = OutputUse(self.use.dropped) if zeros else self.use
         return self.outputs.as_used(graph, use, earlier_bytes)
 
     @property
@@ -316,7 +316,7 @@ class TracedPart:
         """The peak of the backward by schedule `number`, with zeros for gradients that lack."""
         runs = self.schedules[number].bind(self.graph)
         at = int(np.flatnonzero(runs == self.graph.op_index(self.seed_name))[0])
-        memory = self._memory(number, binding, self.use._replace(lacking=frozenset()))
+        memory = self._memory(number, binding, OutputUse(self.use.dropped))
         return int(memory[at:].max())
 
     def forget_costs(self) -> None:

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.output_uses import OutputUse  # noqa: E402
+from schedsim.validation.drop_in.step_plans import StepPlans  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -149,6 +150,30 @@ def test_outputs_that_a_list_keeps_are_counted_as_long_as_they_are_there():
     # Two older outputs are there before the record begins, which does not see them.
     measured = resident_bytes(model, words) + peak_bytes(loop, model, words, 1) + 2 * LOGITS_BYTES
     assert measured <= session_in(model).peak_bytes + LOGITS_BYTES // 8
+
+
+def test_what_grows_from_step_to_step_is_planned_for_ahead(monkeypatch):
+    """A loop that appends to a list waits for a few plans, and not for one a step."""
+    planned = []
+    plan_steps = StepPlans._plan_steps
+
+    def noted(self):
+        planned.append(self.resident_bytes)
+        plan_steps(self)
+
+    monkeypatch.setattr(StepPlans, "_plan_steps", noted)
+    model, words = made()
+    schedsim.rematerialize(model, (words, words), "100%", in_place=True, effort=0.2)
+    held = []
+    for _ in range(40):
+        out = model(words, words)
+        out["loss"].backward()
+        model.zero_grad()
+        held.append(out["logits"])
+        del out
+    assert 4 <= len(planned) <= 12
+    assert planned == sorted(planned)
+    assert planned[-1] >= storage_bytes([*model.parameters()]) + 38 * LOGITS_BYTES
 
 
 def test_what_two_uses_have_in_common():
