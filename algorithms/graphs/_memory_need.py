@@ -3,8 +3,8 @@
 Take any schedule, a moment in it, and a set S of tensors that are alive then. Go back to the
 latest run that writes a tensor of S. While it runs, the rest of S is alive beside what it reads
 and writes; just before it, the rest of S and what it reads are alive. So going back from the first
-run of an op, every schedule walks through such sets, down to one that no op writes. Which op is
-the latest is the schedule's choice; the walk whose largest run is smallest bounds the peak of all
+run of an op, or from the end of the step, where all results are alive, every schedule walks through
+such sets, down to one that no op writes. Which op is the latest is the schedule's choice; the walk whose largest run is smallest bounds the peak of all
 schedules from below. In a graph of which nothing has to outlive its readers, it is the least
 memory itself.
 
@@ -34,6 +34,9 @@ _CLOSE = 0.75
 # Sets that a core goes through in about a second, and the share of what is left for one step.
 _SETS_PER_UNIT, _SHARE = 20_000.0, 0.25
 
+END = -1
+"""The end of the step, in place of the op that a proof goes back from."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
@@ -42,7 +45,7 @@ class MemoryNeed:
     Attributes
     ----------
     op
-        The op that the proof goes back from.
+        The op that the proof goes back from; `END` for the results at the end of the step.
     least_bytes
         Every schedule has a peak of at least this.
     exact
@@ -144,20 +147,27 @@ class NeedSearch:
         self.reads = [_mask(part) for part in _split(arrays.read_tensor, arrays.read_start)]
         self.writes = [_mask(part) for part in _written(graph)]
         self.inputs = _mask(np.flatnonzero(arrays.tensor_producer < 0).tolist())
+        self.results = _mask(np.flatnonzero(arrays.tensor_result).tolist())
+        workspace = np.minimum(arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
+        self.most_freed = max(0, -int(workspace.min()))
 
     def bytes_of(self, tensors: int) -> int:
         """The bytes of a set of tensors."""
         return sum(self.sizes[tensor] for tensor in _members(tensors))
 
     def need(self, op: int, most_sets: int, enough_bytes: int) -> MemoryNeed:
-        """The least peak of any way to the first run of `op`.
+        """The least peak of any way to the first run of `op`, or to the `END`.
 
         The search ends after `most_sets`, or where more than `enough_bytes` are proven.
         """
-        start = self.reads[op]
-        start |= _mask(self.first.lasting[k] for k in _members(self.first.across[op]))
-        heap = [(self.first.need_bytes[op], self.bytes_of(start), start)]
-        known = {start: self.first.need_bytes[op]}  # for each set, the least yet of ways to it
+        if op == END:
+            # Which op runs last is open: it may be one that frees memory while it runs.
+            start, need_bytes = self.results, self.bytes_of(self.results) - self.most_freed
+        else:
+            start, need_bytes = self.reads[op], self.first.need_bytes[op]
+            start |= _mask(self.first.lasting[k] for k in _members(self.first.across[op]))
+        heap = [(need_bytes, self.bytes_of(start), start)]
+        known = {start: need_bytes}  # for each set, the least yet of ways to it
         num_sets = 0
         while True:
             largest, size, alive = heapq.heappop(heap)
@@ -196,6 +206,8 @@ def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
     search = NeedSearch(graph)
     static_bytes = graph.static_bytes
     needs = [MemoryNeed(op, static_bytes + n) for op, n in enumerate(search.first.need_bytes)]
+    if search.results:
+        needs.append(search.need(END, 0, budget_bytes))
     for num_ops, most_sets in _STEPS:
         needs.sort(key=lambda need: (-need.least_bytes, need.op))
         if not _CLOSE * budget_bytes <= needs[0].least_bytes <= budget_bytes:
