@@ -228,3 +228,27 @@ def test_before_the_end_the_other_results_wait():
     assert (need.least_bytes, need.exact) == (50, True)
     assert exhaustive(graph, 50).feasible
     assert not exhaustive(graph, 49).feasible
+
+
+def test_wide_sets_count_for_what_they_take(monkeypatch):
+    """A set of hundreds of tensors has hundreds of ways back: the effort covers few such sets."""
+    leaves = [Op(f"leaf {i}", reads=("x",), writes={f"t{i}": 1}) for i in range(300)]
+    joins = [Op(f"join {k}", reads=tuple(f"t{i}" for i in range(300))) for k in range(200)]
+    graph = Graph("joins", (*leaves, *joins), {"x": 1})
+    ways = []
+    before = NeedSearch._before
+    monkeypatch.setattr(
+        NeedSearch, "_before", lambda *args: (ways.append(way) or way for way in before(*args))
+    )
+    effort = Effort(0.4)
+    assert largest_need(graph, 320, effort).least_bytes >= 301
+    assert len(ways) <= 0.25 * 0.4 * _memory_need._WAYS_PER_UNIT + 300
+    assert 0 < effort.spent <= 0.25 * 0.4 + 0.01
+
+
+def test_a_search_over_wide_sets_ends_with_its_time():
+    """No set is gone through where no time is left."""
+    leaves = [Op(f"leaf {i}", reads=("x",), writes={f"t{i}": 1}) for i in range(300)]
+    graph = Graph("join", (*leaves, Op("join", reads=tuple(f"t{i}" for i in range(300)))), {"x": 1})
+    need = NeedSearch(graph).need(300, 10**6, 10**9, Effort(time_limit_s=0.0))
+    assert (need.num_sets, need.exact, need.least_bytes) == (0, False, 300)
