@@ -3,10 +3,10 @@
 Take any schedule, a moment in it, and a set S of tensors that are alive then. Go back to the
 latest run that writes a tensor of S. While it runs, the rest of S is alive beside what it reads
 and writes; just before it, the rest of S and what it reads are alive. So going back from the first
-run of an op, or from the end of the step, where all results are alive, every schedule walks through
-such sets, down to one that no op writes. Which op is the latest is the schedule's choice; the walk whose largest run is smallest bounds the peak of all
-schedules from below. In a graph of which nothing has to outlive its readers, it is the least
-memory itself.
+run of an op, or from the end of the step, where all results are alive, every schedule walks
+through such sets, down to one that no op writes. Which op is the latest is the schedule's choice;
+the walk whose largest run is smallest bounds the peak of all schedules from below. In a graph of
+which nothing has to outlive its readers, it is the least memory itself.
 
 The walk is found by a search in the order of the largest run so far, so that a search that is
 stopped has proven the size that it has come to.

@@ -214,7 +214,7 @@ def test_all_results_are_alive_at_the_end():
 
 
 def test_before_the_end_the_other_results_wait():
-    """By hand: whichever of two wide ops runs last, the other's result of 10 waits beside its 40."""
+    """By hand: whichever wide op runs last, the other's result of 10 waits beside its 40."""
     ops = tuple(
         op
         for k in "ab"
