@@ -142,7 +142,7 @@ def test_a_stage_that_must_be_kept_is_left_to_the_others():
 
 
 def test_where_nothing_is_found_the_best_proof_is_told():
-    """No time for a search: its knapsack proves more than store-all, and no less is known to fit."""
+    """No time for a search: its knapsack proves more than store-all, and nothing fits yet."""
     graph = layered(300)
     budget = simulate(graph, Schedule.store_all(graph)).peak_bytes // 2
     plan = auto(graph, budget, time_limit_s=0.0)
