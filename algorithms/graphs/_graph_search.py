@@ -311,7 +311,7 @@ class GraphSearch:
 
     def _makers(
         self, given: list[NDArray[Any]], usual: list[NDArray[Any]], starts: Sequence[Schedule]
-    ) -> list[Callable[[], GraphWalker]]:
+    ) -> Sequence[Callable[[], GraphWalker]]:
         """What makes each walker: on the given lines, on what to save, and on the usual lines."""
         makers = [partial(self._make, i, line) for i, line in enumerate(given)]
         if (saved := self._saved(starts)) is not None:
