@@ -340,12 +340,13 @@ def _best(name: str, tried: list[Plan]) -> Plan:
     return with_candidates(chosen, tried)
 
 
-def _rank(plan: Plan) -> tuple[bool, float, int, int, bool]:
+def _rank(plan: Plan) -> tuple[bool, float, float, int, bool]:
     """Feasible plans first, then by time, variants used and peak, then the best of any schedule.
 
-    Infeasible plans go by their least budget.
+    Infeasible plans go by their least budget, then by what they prove.
     """
     if plan.makespan_s is None or plan.peak_bytes is None:
-        return (True, float(plan.min_feasible_bytes or 2**62), 0, 0, not plan.proven_infeasible)
+        least = float(plan.min_feasible_bytes or 2**62)
+        return (True, least, -plan.lower_bound_s, 0, not plan.proven_infeasible)
     best_of_any = plan.status == "optimal" and plan.bound_scope == ANY_SCHEDULE
     return (False, plan.makespan_s, len(plan.variants), plan.peak_bytes, not best_of_any)

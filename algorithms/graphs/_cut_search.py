@@ -17,7 +17,7 @@ from schedsim.simulation.simulator import simulate
 
 from ._cut_model import cut_milp, longer_intervals
 from ._cut_table import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
-from ._memory_need import MemoryNeed, largest_need
+from ._memory_need import END, MemoryNeed, largest_need
 from ._milp import MOST_OF_SIMPLEX, milp_work, relaxation_work
 from ._primal_dual import steps_work
 from ._scaling import SolverTimes, solver_times
@@ -114,10 +114,14 @@ class CutSearch:
         self.solve_milps()
 
     def needs(self) -> None:
-        """Go back from the ops that need most memory: perhaps no schedule fits."""
+        """Go back from the ops that need most memory, and from the end: perhaps nothing fits."""
         self.need = largest_need(self.graph, self.budget_bytes, self.effort)
         if self.need.least_bytes > self.budget_bytes:
-            self.keep(math.inf, f"what {self.graph.op_names[self.need.op]} needs before it", ())
+            op = self.need.op
+            how = "the results at the end of the step"
+            if op != END:
+                how = f"what {self.graph.op_names[op]} needs before it"
+            self.keep(math.inf, how, ())
 
     def solve_milps(self) -> None:
         """Solve what follows the knapsacks: relaxations, MILPs of single cuts, then of several."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from ._cut_table import Order
 from ._greedy_order import greedy_order
 from ._lean import lean_schedule
 from ._memory_profile import pack_graph
+from ._seeds import saved_bytes_start
 from ._walker import GraphWalker, num_walkers
 from .bounds import least_memory_bytes
 
@@ -48,6 +49,11 @@ _FIRST_MEETING = 0.1
 
 # A schedule that the bound suggests is worth a repair up to so many times the budget.
 _CLOSE = 1.1
+
+# From so many ops on, one walker starts from what is best for the forward to save, at that share of
+# the usual temperature: from hotter starts it loses what it began with. And about the work of that
+# start for each op.
+_MANY_OPS, _COOL, _SAVED_PER_OP = 300, 0.1, 2e-5
 
 # About the work of the lean schedule, for each op of each line that it begins with.
 _LEAN_PER_OP = 1e-4
@@ -111,13 +117,6 @@ class GraphSearch:
     def _search(self, pool: Pool[GraphWalker], starts: Sequence[Schedule]) -> None:
         lines = self._starts(starts)
         given, usual = lines[: len(starts)], lines[len(starts) :]
-        few = 2 if self.effort.counted else self.num_threads
-        count = max(len(given) + 1, num_walkers(self.graph.num_ops, few))
-        makers = [partial(self._make, i, line) for i, line in enumerate(given)]
-        makers += [
-            partial(self._make, i, usual[i % len(usual)], greedy=True)
-            for i in range(count - len(given))
-        ]
         # The bound is in no race with the walkers here: it solves many small graphs before they
         # start.
         bound = None
@@ -140,7 +139,7 @@ class GraphSearch:
                 self._join(pool, bounding)
                 self._solved_work = before + self._bound_work
                 return
-        self.walkers = pool.all_of(makers)
+        self.walkers = pool.all_of(self._makers(given, usual, starts))
         if bound is None or self._done(pool):
             if self._none_fits() and not self._solved:
                 self.lean = self._find_lean(usual[:2])
@@ -310,8 +309,51 @@ class GraphSearch:
             lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
         return lines
 
-    def _make(self, number: int, line: NDArray[Any], greedy: bool = False) -> GraphWalker:
-        """A walker on `line`, which begins with the greedy repair if `greedy`."""
+    def _makers(
+        self, given: list[NDArray[Any]], usual: list[NDArray[Any]], starts: Sequence[Schedule]
+    ) -> Sequence[Callable[[], GraphWalker]]:
+        """What makes each walker: on the given lines, on what to save, and on the usual lines."""
+        makers = [partial(self._make, i, line) for i, line in enumerate(given)]
+        if (saved := self._saved(starts)) is not None:
+            makers.append(partial(self._make, len(given), saved, cool=_COOL))
+        few = 2 if self.effort.counted else self.num_threads
+        count = max(
+            len(given) + 1, 1 + bool(saved is not None), num_walkers(self.graph.num_ops, few)
+        )
+        makers += [
+            partial(self._make, i, usual[i % len(usual)], greedy=True)
+            for i in range(count - len(makers))
+        ]
+        return makers
+
+    def _saved(self, starts: Sequence[Schedule]) -> NDArray[Any] | None:
+        """The runs of the best choice of what the forward saves, where it fits and is worth it.
+
+        On thousands of ops it is there before the walkers have come within the limit, and often
+        faster than what they find in seconds; small graphs need no such help.
+        """
+        if self.graph.num_ops < _MANY_OPS or not np.isfinite(self.bound_s):
+            return None
+        if self.effort.is_over():
+            return None
+        self.effort.spend(_SAVED_PER_OP * self.graph.num_ops)
+        saved = saved_bytes_start(self.graph, self.budget_bytes)
+        if saved is None:
+            return None
+        fits = [one for one in starts if self._fits(one)]
+        fastest_s = min((simulate(self.graph, one).makespan_s for one in fits), default=np.inf)
+        return saved.runs if saved.makespan_s < fastest_s else None
+
+    def _fits(self, schedule: Schedule) -> bool:
+        return simulate(self.graph, schedule).peak_bytes <= self.budget_bytes
+
+    def _make(
+        self, number: int, line: NDArray[Any], greedy: bool = False, cool: float = 1.0
+    ) -> GraphWalker:
+        """A walker on `line`, which begins with the greedy repair if `greedy`.
+
+        It begins at that share `cool` of its kind's temperature.
+        """
         walker = GraphWalker.of(
             self.graph,
             self.packed,
@@ -320,6 +362,7 @@ class GraphSearch:
             seed=self.seed,
             rules=(self.limit, self.free),
         )
+        walker.hot_s *= cool
         if not greedy:
             walker.end_greedy()
         walker.note_least()

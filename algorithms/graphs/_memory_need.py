@@ -3,10 +3,10 @@
 Take any schedule, a moment in it, and a set S of tensors that are alive then. Go back to the
 latest run that writes a tensor of S. While it runs, the rest of S is alive beside what it reads
 and writes; just before it, the rest of S and what it reads are alive. So going back from the first
-run of an op, every schedule walks through such sets, down to one that no op writes. Which op is
-the latest is the schedule's choice; the walk whose largest run is smallest bounds the peak of all
-schedules from below. In a graph of which nothing has to outlive its readers, it is the least
-memory itself.
+run of an op, or from the end of the step, where all results are alive, every schedule walks
+through such sets, down to one that no op writes. Which op is the latest is the schedule's choice;
+the walk whose largest run is smallest bounds the peak of all schedules from below. In a graph of
+which nothing has to outlive its readers, it is the least memory itself.
 
 The walk is found by a search in the order of the largest run so far, so that a search that is
 stopped has proven the size that it has come to.
@@ -31,8 +31,14 @@ from schedsim.plans.effort import Effort
 _STEPS = ((200, 8), (32, 128), (4, 2048), (1, 16384))
 _CLOSE = 0.75
 
-# Sets that a core goes through in about a second, and the share of what is left for one step.
-_SETS_PER_UNIT, _SHARE = 20_000.0, 0.25
+# Sets of a few tensors, and ways from a set to one before it, that a core goes through in about a
+# second; and the share of what is left for one step. A set has a way for each op that wrote of it.
+_SETS_PER_UNIT, _WAYS_PER_UNIT, _SHARE = 20_000.0, 150_000.0, 0.25
+
+_FEW_BITS = 512
+
+END = -1
+"""The end of the step, in place of the op that a proof goes back from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class MemoryNeed:
     Attributes
     ----------
     op
-        The op that the proof goes back from.
+        The op that the proof goes back from; `END` for the results at the end of the step.
     least_bytes
         Every schedule has a peak of at least this.
     exact
@@ -141,23 +147,36 @@ class NeedSearch:
         self.sizes = arrays.tensor_bytes.tolist()
         self.producer = arrays.tensor_producer.tolist()
         self.own = least_own_bytes(graph).tolist()
-        self.reads = [_mask(part) for part in _split(arrays.read_tensor, arrays.read_start)]
-        self.writes = [_mask(part) for part in _written(graph)]
+        self.read = _split(arrays.read_tensor, arrays.read_start)
+        self.written = _written(graph)
+        self.reads = [_mask(part) for part in self.read]
+        self.writes = [_mask(part) for part in self.written]
+        self.read_bytes = [sum([self.sizes[t] for t in part]) for part in self.read]
         self.inputs = _mask(np.flatnonzero(arrays.tensor_producer < 0).tolist())
+        self.results = _mask(np.flatnonzero(arrays.tensor_result).tolist())
+        workspace = np.minimum(arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
+        self.most_freed = max(0, -int(workspace.min()))
 
     def bytes_of(self, tensors: int) -> int:
         """The bytes of a set of tensors."""
         return sum(self.sizes[tensor] for tensor in _members(tensors))
 
-    def need(self, op: int, most_sets: int, enough_bytes: int) -> MemoryNeed:
-        """The least peak of any way to the first run of `op`.
+    def need(
+        self, op: int, most_sets: int, enough_bytes: int, effort: Effort | None = None
+    ) -> MemoryNeed:
+        """The least peak of any way to the first run of `op`, or to the `END`.
 
-        The search ends after `most_sets`, or where more than `enough_bytes` are proven.
+        The search ends after `most_sets`, where more than `enough_bytes` are proven, or with
+        `effort`, which it spends.
         """
-        start = self.reads[op]
-        start |= _mask(self.first.lasting[k] for k in _members(self.first.across[op]))
-        heap = [(self.first.need_bytes[op], self.bytes_of(start), start)]
-        known = {start: self.first.need_bytes[op]}  # for each set, the least yet of ways to it
+        if op == END:
+            # Which op runs last is open: it may be one that frees memory while it runs.
+            start, need_bytes = self.results, self.bytes_of(self.results) - self.most_freed
+        else:
+            start, need_bytes = self.reads[op], self.first.need_bytes[op]
+            start |= _mask(self.first.lasting[k] for k in _members(self.first.across[op]))
+        heap = [(need_bytes, self.bytes_of(start), start)]
+        known = {start: need_bytes}  # for each set, the least yet of ways to it
         num_sets = 0
         while True:
             largest, size, alive = heapq.heappop(heap)
@@ -166,21 +185,29 @@ class NeedSearch:
             least_bytes, done = self.static_bytes + largest, not alive & ~self.inputs
             if done or num_sets == most_sets or least_bytes > enough_bytes:
                 return MemoryNeed(op, least_bytes, done, num_sets)
+            if effort is not None and effort.is_over():
+                return MemoryNeed(op, least_bytes, done, num_sets)
             num_sets += 1
+            num_ways = 0
             for run_bytes, before_bytes, before in self._before(alive, size):
+                num_ways += 1
                 way = max(largest, run_bytes)
                 if way < known.get(before, way + 1):
                     known[before] = way
                     heapq.heappush(heap, (way, before_bytes, before))
+            if effort is not None:
+                effort.spend(num_ways / _WAYS_PER_UNIT)
 
     def _before(self, alive: int, size: int) -> Iterator[tuple[int, int, int]]:
         """For each op that may have run last: bytes during its run, and the set before it."""
         for op in sorted({self.producer[tensor] for tensor in _members(alive & ~self.inputs)}):
             reads = self.reads[op]
             rest = alive & ~self.writes[op]
-            rest_bytes = size - self.bytes_of(alive & self.writes[op])
-            run_bytes = self.own[op] + rest_bytes - self.bytes_of(rest & reads)
-            yield run_bytes, rest_bytes + self.bytes_of(reads & ~rest), rest | reads
+            sizes = self.sizes
+            rest_bytes = size - sum([sizes[t] for t in self.written[op] if alive >> t & 1])
+            beside_bytes = rest_bytes - sum([sizes[t] for t in self.read[op] if rest >> t & 1])
+            run_bytes = self.own[op] + beside_bytes
+            yield run_bytes, beside_bytes + self.read_bytes[op], rest | reads
 
 
 def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
@@ -196,6 +223,8 @@ def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
     search = NeedSearch(graph)
     static_bytes = graph.static_bytes
     needs = [MemoryNeed(op, static_bytes + n) for op, n in enumerate(search.first.need_bytes)]
+    if search.results:
+        needs.append(search.need(END, 0, budget_bytes))
     for num_ops, most_sets in _STEPS:
         needs.sort(key=lambda need: (-need.least_bytes, need.op))
         if not _CLOSE * budget_bytes <= needs[0].least_bytes <= budget_bytes:
@@ -203,11 +232,13 @@ def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
         some = [k for k, need in enumerate(needs) if not need.exact][:num_ops]
         if not effort.allows(len(some) * most_sets / _SETS_PER_UNIT / _SHARE):
             break
-        for k in some:
-            needs[k] = search.need(needs[k].op, most_sets, budget_bytes)
-            effort.spend(needs[k].num_sets / _SETS_PER_UNIT)
-            if needs[k].least_bytes > budget_bytes:
-                return needs[k]
+        with effort.part(_SHARE) as part:
+            for k in some:
+                needs[k] = search.need(needs[k].op, most_sets, budget_bytes, part)
+                if needs[k].least_bytes > budget_bytes:
+                    return needs[k]
+                if part.is_over():
+                    return max(needs, key=lambda need: need.least_bytes)
     return max(needs, key=lambda need: need.least_bytes)
 
 
@@ -228,7 +259,18 @@ def _mask(tensors: Iterable[int]) -> int:
     return found
 
 
-def _members(tensors: int) -> Iterator[int]:
+def _members(tensors: int) -> Iterable[int]:
+    """The numbers in a set, ascending; O(its largest number)."""
+    length = tensors.bit_length()
+    if length <= _FEW_BITS:
+        return _one_by_one(tensors)
+    octets = np.frombuffer(tensors.to_bytes(length // 8 + 1, "little"), np.uint8)
+    found: list[int] = np.flatnonzero(np.unpackbits(octets, bitorder="little")).tolist()
+    return found
+
+
+def _one_by_one(tensors: int) -> Iterator[int]:
+    """The same for small sets: each number costs a pass over the bits."""
     while tensors:
         low = tensors & -tensors
         yield low.bit_length() - 1

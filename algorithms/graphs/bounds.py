@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from schedsim.simulation.schedule import Schedule
 
 from ._cut_search import CutSearch
 from ._cut_table import ORDERS, Order
-from ._memory_need import first_runs
+from ._memory_need import END, first_runs
 
 
 def as_finite(
@@ -32,9 +33,10 @@ def as_finite(
     An infinite bound proves that no schedule of `scope` fits: the least budget is larger. What
     `search` has proven about memory holds over any schedule.
     """
-    need_bytes, op = least_memory_bytes(graph)
+    need_bytes, op = cast("tuple[int, str | None]", least_memory_bytes(graph))
     if search is not None and search.need is not None and search.need.least_bytes > need_bytes:
-        need_bytes, op = search.need.least_bytes, graph.op_names[search.need.op]
+        need_bytes = search.need.least_bytes
+        op = None if search.need.op == END else graph.op_names[search.need.op]
     least = LeastBudget(None, op, need_bytes)
     if math.isinf(bound_s):
         assert not found, "there is a schedule, and a proof that there is none"

@@ -18,6 +18,7 @@ from schedsim.plans.effort import Effort
 from schedsim.plans.plan import make_plan
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.workloads.synthetic import uniform
+from schedsim.workloads.synthetic_graphs import layered
 
 
 def test_auto_prefers_proofs_and_lists_what_it_tried():
@@ -138,3 +139,14 @@ def test_a_stage_that_must_be_kept_is_left_to_the_others():
     plan = auto(ruled, 60_000_000, effort=0.5)
     assert plan.schedule.names.count("F0") == 1
     assert "chain_optimum" not in {row.planner for row in plan.candidates}
+
+
+def test_where_nothing_is_found_the_best_proof_is_told():
+    """No time for a search: its knapsack proves more than store-all, and nothing fits yet."""
+    graph = layered(300)
+    budget = simulate(graph, Schedule.store_all(graph)).peak_bytes // 2
+    plan = auto(graph, budget, time_limit_s=0.0)
+    assert not plan.feasible
+    proven = [candidate.lower_bound_s for candidate in plan.candidates]
+    assert plan.lower_bound_s == max(proven) > graph.store_all_s
+    assert plan.search.bound_by.startswith("knapsack")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.exhaustive import exhaustive
 from schedsim.algorithms.graphs import _memory_need
-from schedsim.algorithms.graphs._memory_need import NeedSearch, first_runs, largest_need
+from schedsim.algorithms.graphs._memory_need import END, NeedSearch, first_runs, largest_need
 from schedsim.algorithms.graphs.cuts import cuts
 from schedsim.algorithms.graphs.local_search import local_search
 from tiers import examples
@@ -104,7 +104,7 @@ def test_no_proof_is_false_on_many_graphs():
         graph = joining(rng)
         graph = freeing(rng, graph) if rng.random() < 0.5 else graph
         search = NeedSearch(graph)
-        needs = [search.need(op, 1000, 10**9) for op in range(graph.num_ops)]
+        needs = [search.need(op, 1000, 10**9) for op in range(END, graph.num_ops)]
         least = max(need.least_bytes for need in needs)
         if least > graph.static_bytes + max(search.first.need_bytes):
             beyond += 1
@@ -126,6 +126,7 @@ def test_no_schedule_needs_less(seed):
         need.least_bytes >= graph.static_bytes + first
         for need, first in zip(needs, search.first.need_bytes, strict=True)
     )
+    needs.append(search.need(END, most, 10**9))
     largest = max(need.least_bytes for need in needs)
     assert not exhaustive(graph, largest - 1).feasible
 
@@ -144,7 +145,7 @@ def test_where_nothing_lasts_it_is_the_least_memory(seed):
     ops = tuple(replace(op, reads=tuple(n for n in op.reads if n in made)) for op in ops)
     graph = Graph("nothing lasts", ops, static_bytes=given_graph.static_bytes)
     search = NeedSearch(graph)
-    needs = [search.need(op, 10**6, 10**9) for op in range(graph.num_ops)]
+    needs = [search.need(op, 10**6, 10**9) for op in range(END, graph.num_ops)]
     assert all(need.exact for need in needs)
     least = max(need.least_bytes for need in needs)
     assert exhaustive(graph, least).feasible
@@ -193,3 +194,61 @@ def test_planners_say_that_nothing_fits():
             assert plan.least.floor_bytes == least
             assert str(plan.least.scope) == "any schedule"
             assert math.isfinite(plan.lower_bound_s)
+
+
+def test_all_results_are_alive_at_the_end():
+    """Each op needs little by itself, and may run again; their results are all kept in the end."""
+    ops = [Op(f"f{i}", reads=("x",), writes={f"y{i}": 10}) for i in range(5)]
+    graph = Graph(
+        "five", tuple(ops), {"x": 3}, static_bytes=2, results=("x", *(f"y{i}" for i in range(5)))
+    )
+    assert max(first_runs(graph).need_bytes) == 13
+    need = NeedSearch(graph).need(END, 1000, 10**9)
+    assert (need.least_bytes, need.exact) == (55, True)
+    assert exhaustive(graph, 55).feasible
+    for planner in (cuts, local_search):
+        plan = planner(graph, 54, effort=0.1)
+        assert plan.proven_infeasible
+        assert plan.least.floor_bytes == 55
+        assert plan.search.bound_by == "no schedule fits: the results at the end of the step"
+
+
+def test_before_the_end_the_other_results_wait():
+    """By hand: whichever wide op runs last, the other's result of 10 waits beside its 40."""
+    ops = tuple(
+        op
+        for k in "ab"
+        for op in (
+            Op(f"wide {k}", writes={f"w{k}": 30}),
+            Op(f"end {k}", reads=(f"w{k}",), writes={f"y{k}": 10}),
+        )
+    )
+    graph = Graph("two ends", ops, results=("ya", "yb"))
+    need = NeedSearch(graph).need(END, 1000, 10**9)
+    assert (need.least_bytes, need.exact) == (50, True)
+    assert exhaustive(graph, 50).feasible
+    assert not exhaustive(graph, 49).feasible
+
+
+def test_wide_sets_count_for_what_they_take(monkeypatch):
+    """A set of hundreds of tensors has hundreds of ways back: the effort covers few such sets."""
+    leaves = [Op(f"leaf {i}", reads=("x",), writes={f"t{i}": 1}) for i in range(300)]
+    joins = [Op(f"join {k}", reads=tuple(f"t{i}" for i in range(300))) for k in range(200)]
+    graph = Graph("joins", (*leaves, *joins), {"x": 1})
+    ways = []
+    before = NeedSearch._before
+    monkeypatch.setattr(
+        NeedSearch, "_before", lambda *args: (ways.append(way) or way for way in before(*args))
+    )
+    effort = Effort(0.4)
+    assert largest_need(graph, 320, effort).least_bytes >= 301
+    assert len(ways) <= 0.25 * 0.4 * _memory_need._WAYS_PER_UNIT + 300
+    assert 0 < effort.spent <= 0.25 * 0.4 + 0.01
+
+
+def test_a_search_over_wide_sets_ends_with_its_time():
+    """No set is gone through where no time is left."""
+    leaves = [Op(f"leaf {i}", reads=("x",), writes={f"t{i}": 1}) for i in range(300)]
+    graph = Graph("join", (*leaves, Op("join", reads=tuple(f"t{i}" for i in range(300)))), {"x": 1})
+    need = NeedSearch(graph).need(300, 10**6, 10**9, Effort(time_limit_s=0.0))
+    assert (need.num_sets, need.exact, need.least_bytes) == (0, False, 300)
