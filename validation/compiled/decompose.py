@@ -37,9 +37,9 @@ def decompose(program: Program) -> Program:
     """`program` with its ops decomposed as in inductor, where the parts can be fused.
 
     Random numbers of dropout come from seeds, one for each dropout, that are all drawn once, before
-    the first of them is needed: a repeated run gets the same numbers without a generator's state. Ops that
-    inductor would not fuse are left unchanged. O(size of the program), and one trace for each
-    distinct op.
+    the first of them is needed: a repeated run gets the same numbers without a generator's state.
+    Ops that inductor would not fuse are left unchanged. O(size of the program), and one trace for
+    each distinct op.
     """
     return _Decomposer(program).decompose()
 

@@ -63,7 +63,7 @@ def test_numbers_are_those_of_torch_compile(stepped):
 
 
 class Beside(torch.nn.Module):
-    """Two branches with dropout, whose draws no data keeps in order, and integers that are drawn."""
+    """Branches with dropout, whose draws no data keeps in order, and integers that are drawn."""
 
     def __init__(self):
         super().__init__()
