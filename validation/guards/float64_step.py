@@ -196,7 +196,7 @@ def in_float64(value: Any, nudge: int | None = None) -> Any:
         if isinstance(leaf, nn.Module):
             narrow = [_eps(held) for held in _held(leaf)]
             module = copy.deepcopy(leaf, known)
-            module._apply(_widened)
+            module._apply(_widened)  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 for held, eps in zip(_held(module), narrow, strict=True):
                     if eps and signs is not None:
