@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..capture.dropout import as_traced
+from ..capture.effects import order_draws
 from ..capture.program import (
     Call,
     Program,
@@ -29,16 +30,16 @@ from .constant_scatter import scatters_as_loops
 from .fusible import HEAVY, fusible_target
 
 aten = torch.ops.aten
-_DRAWS = {aten.rand.default: "rand", aten.randn.default: "randn"}
+_DRAWS = {aten.rand.default: "rand", aten.randn.default: "randn", aten.randint.low: "randint"}
 
 
 def decompose(program: Program) -> Program:
     """`program` with its ops decomposed as in inductor, where the parts can be fused.
 
-    Random numbers of dropout come from seeds, one for each dropout, that are drawn once at the
-    start of the step: a repeated run gets the same numbers without a generator's state. Ops that
-    inductor would not fuse are left unchanged. O(size of the program), and one trace for each
-    distinct op.
+    Random numbers of dropout come from seeds, one for each dropout, that are all drawn once, before
+    the first of them is needed: a repeated run gets the same numbers without a generator's state.
+    Ops that inductor would not fuse are left unchanged. O(size of the program), and one trace for
+    each distinct op.
     """
     return _Decomposer(program).decompose()
 
@@ -60,16 +61,13 @@ class _Decomposer:
         self.moved: dict[int, int] = {}  # old call -> last of its parts
         self.num_draws = 0
         self.seeds = -1  # value
+        self.drawing: Call | None = None
         self.device = program.values[program.outputs[0]].device
 
     def decompose(self) -> Program:
         old, new = self.old, self.new
-        if any(call.random for call in old.calls):
-            self.seeds = self._value((0,), (1,), torch.int64, self.device)
-            draw = Call("seeds", inductor.draw_seeds, (0, self.device.type), {}, [self.seeds])
-            draw.random = draw.once = True
-            new.append(draw)
         for index, traced in enumerate(old.calls):
+            traced = self._unordered(traced)
             call = as_traced(old, traced)
             graph = None if index == old.seed else self._parts(call)
             if graph is None or not self._inline(call, graph):
@@ -80,7 +78,14 @@ class _Decomposer:
         self._fill_seeds()
         for value in new.values:
             value.storage = self._storage(value.storage)
+        order_draws(new)
         return new
+
+    def _unordered(self, call: Call) -> Call:
+        """`call` without the tokens that keep draws in order: numbers from seeds need none."""
+        if not (call.random and call.tokens):
+            return call
+        return replace(call, tokens=tuple(t for t in call.tokens if not self.old.calls[t].random))
 
     # -- parts of a call --------------------------------------------------------------------------
 
@@ -252,33 +257,44 @@ class _Decomposer:
 
     def _draw(self, part: Call, node: torch.fx.Node) -> None:
         """Make `part` draw its numbers from the next seed of the step."""
-        index = len(self.new.calls)
+        if self.drawing is None:  # where inductor draws all seeds: behind what draws without one
+            self.seeds = self._value((0,), (1,), torch.int64, self.device)
+            draw = Call("seeds", inductor.draw_seeds, (0, self.device.type), {}, [self.seeds])
+            draw.random = draw.once = True
+            self.new.append(draw)
+            self.drawing = draw
         seed = self._value((), (), torch.int64, self.device, self.new.values[self.seeds].storage)
         view = Call(f"{part.name}.seed", aten.select.int, (Ref(self.seeds), 0, self.num_draws), {})
         view.is_view, view.outputs, view.phase = True, [seed], part.phase
-        self.new.values[seed].call = index
+        self.new.values[seed].call = len(self.new.calls)
         self.new.calls.append(view)
-        part.target = inductor.random_op()
-        part.args = (list(part.args[0]), Ref(seed), _DRAWS[node.target])  # type: ignore[index]
+        kind, given = _DRAWS[node.target], part.args  # type: ignore[index]
+        if kind == "randint":
+            low, high, size = given
+            part.target, part.args = inductor.random_integer_op(), (low, high, size, Ref(seed))
+        else:
+            part.target, part.args = inductor.random_op(), (list(given[0]), Ref(seed), kind)
         part.kwargs, part.once = {}, False  # a seed gives the same numbers every time
         self.num_draws += 1
         fake = node.meta["val"]
-        if fake.dtype != torch.float32:  # inductor draws float32 and converts
-            drawn = self._value(tuple(fake.shape), tuple(fake.stride()), torch.float32, fake.device)
+        made = torch.int64 if kind == "randint" else torch.float32  # what inductor converts
+        if fake.dtype != made:
+            drawn = self._value(tuple(fake.shape), tuple(fake.stride()), made, fake.device)
             draw = replace(part, name=f"{part.name}.drawn", outputs=[drawn])
             draw.is_tuple = False
-            self.new.storages[self.new.values[drawn].storage].size_bytes = 4 * fake.numel()
+            num_bytes = made.itemsize * fake.numel()
+            self.new.storages[self.new.values[drawn].storage].size_bytes = num_bytes
             self.new.append(draw)
             part.target = inductor.convert_op()
             part.args = (Ref(drawn), fake.dtype)
 
     def _fill_seeds(self) -> None:
-        if self.seeds < 0:
+        if self.drawing is None:
             return
         value = self.new.values[self.seeds]
         value.shape = (self.num_draws,)
         self.new.storages[value.storage].size_bytes = 8 * self.num_draws
-        self.new.calls[0].args = (self.num_draws, self.device.type)
+        self.drawing.args = (self.num_draws, self.device.type)
 
     # -- the rest ---------------------------------------------------------------------------------
 

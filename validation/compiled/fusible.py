@@ -62,6 +62,7 @@ _MOVES = (
 _INDICES_OF_OFFSETS = "prims::_low_memory_max_pool_offsets_to_indices"
 _POOLING = ("prims::_low_memory_max_pool_with_offsets", _INDICES_OF_OFFSETS)
 """What inductor makes of the forward of max pooling."""
+_DRAWS = ("prims::inductor_random", "prims::inductor_randint")
 _NOT = (aten.native_dropout.default,)
 
 
@@ -85,7 +86,7 @@ def elementwise_target(target: Any) -> bool:
 
 def is_draw(target: Any) -> bool:
     """Whether `target` makes random numbers from a seed."""
-    return _named(target, "prims::inductor_random")
+    return schema_name(target) in _DRAWS
 
 
 def is_convert(target: Any) -> bool:

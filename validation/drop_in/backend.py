@@ -22,7 +22,7 @@ from ..torch_private.dynamo_settings import (
 from ..torch_private.frame_callbacks import when_call_ends, when_compiling
 from ..torch_private.joint_graphs import Strides
 from ..torch_private.sharded_groups import gathers_around
-from ..torch_private.skipped_frames import skipped_code
+from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
 from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts, refuse_second_derivatives
 from .joint_part import joint_part
@@ -98,20 +98,22 @@ class _Frames:
     def __init__(self) -> None:
         self.num_runs = 0
         self._was_allowed = False
+        self._breaks: dict[str, int] = {}
         self._skipped: list[tuple[CodeType, str]] = []
 
     def begins(self, _frame: FrameType) -> None:
         """Dynamo shall trace recurrent layers, which `keep_layers_whole` takes as one op each."""
+        self._breaks = breaks_so_far()
         break_at_packed_sequences()
         # On CUDA they are other ops, which would have to be planned as they are.
         if not torch.cuda.is_available():
             self._was_allowed = allow_recurrence(True)
 
     def ends(self, frame: FrameType) -> None:
-        """Note a function that Dynamo has given up."""
+        """Note a function that Dynamo has given up, or whose graph breaks."""
         if not torch.cuda.is_available():
             allow_recurrence(self._was_allowed)
-        skipped = skipped_code(frame)
+        skipped = skipped_code(frame, self._breaks)
         if skipped is None:
             return
         self._skipped.append(skipped)
@@ -131,7 +133,7 @@ class _Frames:
 
 def _say_skipped(skipped: Sequence[tuple[CodeType, str]]) -> None:
     """Say that there is no graph of a call to plan."""
-    names = list(dict.fromkeys(code.co_qualname for code, _ in skipped))
+    names = list(dict.fromkeys(name_of(code) for code, _ in skipped))
     warnings.warn(
         f"a call runs as it is, not within the budget: Dynamo does not trace {names[0]}: "
         f"{skipped[0][1]}"

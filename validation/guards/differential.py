@@ -37,7 +37,15 @@ from .state_change import same, shown
 CHECKS = ("plan", "never")
 _NOISE = 8
 """Roundings of the largest gradient beside it within which a gradient is noise."""
-_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
+_ROUNDING = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.bfloat16: 0.05,
+    torch.float16: 0.02,
+    torch.complex128: 1e-9,
+    torch.complex64: 1e-4,
+    torch.complex32: 0.02,
+}
 
 
 def read_check(check: Any) -> str | int:

@@ -171,7 +171,7 @@ class Float64Step:
 
 
 def in_float64(value: Any, nudge: int | None = None) -> Any:
-    """A copy of `value`, whose tensors and modules of floating point numbers are in float64.
+    """A copy of `value`, whose tensors and modules of real or complex numbers are in float64.
 
     What two modules share, their copies share too.
 
@@ -195,18 +195,26 @@ def in_float64(value: Any, nudge: int | None = None) -> Any:
     def wide(leaf: Any) -> Any:
         if isinstance(leaf, nn.Module):
             narrow = [_eps(held) for held in _held(leaf)]
-            module = copy.deepcopy(leaf, known).double()
+            module = copy.deepcopy(leaf, known)
+            module._apply(_widened)  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 for held, eps in zip(_held(module), narrow, strict=True):
-                    if held.dtype is torch.float64 and signs is not None:
+                    if eps and signs is not None:
                         held.copy_(nudged(held, eps))
             return module
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            numbers = nudged(leaf.detach().double(), _eps(leaf))
+        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
+            numbers = nudged(_widened(leaf.detach()), _eps(leaf))
             return numbers.requires_grad_(leaf.requires_grad)
         return leaf
 
     return tree_map(wide, value)
+
+
+def _widened(numbers: Tensor) -> Tensor:
+    """`numbers` in float64, or in the complex format of two of these."""
+    if numbers.is_complex():
+        return numbers.to(torch.complex128)
+    return numbers.double() if numbers.is_floating_point() else numbers
 
 
 def _held(module: nn.Module) -> list[Tensor]:

@@ -64,6 +64,13 @@ def random_op() -> Any:
     return torch.ops.prims.inductor_random.default
 
 
+def random_integer_op() -> Any:
+    """The op that makes integers of a range from a seed, which graphs call."""
+    import torch._inductor.inductor_prims
+
+    return torch.ops.prims.inductor_randint.default
+
+
 def convert_op() -> Any:
     """The op that changes a number format, which graphs call."""
     return torch.ops.prims.convert_element_type.default

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from types import CodeType, FrameType
 
+import torch._dynamo
 from torch._dynamo.exc import Unsupported
+from torch._dynamo.utils import counters
 
 
-def skipped_code(frame: FrameType) -> tuple[CodeType, str] | None:
+def breaks_so_far() -> dict[str, int]:
+    """Reason -> number of graphs that broke for it."""
+    return dict(counters["graph_break"])
+
+
+def skipped_code(
+    frame: FrameType, before: Mapping[str, int] | None = None
+) -> tuple[CodeType, str] | None:
     """The code that Dynamo gives up where a compilation ends, and its reason in a line.
 
     Parameters
     ----------
     frame
         Of Dynamo's function that compiles.
+    before
+        The `breaks_so_far` where the compilation began. With them, code counts whose graph broke,
+        too: behind the break, functions of torch's own modules run as they are, without an error.
     """
     error, code = sys.exc_info()[1], frame.f_locals.get("code")
-    if not isinstance(error, Unsupported) or not isinstance(code, CodeType):
+    if not isinstance(code, CodeType):
         return None
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return code, lines[0] if lines else type(error).__name__
+    if isinstance(error, Unsupported):
+        return code, _first_line(str(error)) or type(error).__name__
+    if before is None or error is not None:
+        return None
+    new = [why for why, num in breaks_so_far().items() if num > before.get(why, 0)]
+    return (code, _first_line(new[-1]) or "its graph breaks") if new else None
+
+
+def name_of(code: CodeType) -> str:
+    """What a user calls `code`: Dynamo has a function around a model that is torch's own module."""
+    own = code.co_filename.startswith(os.path.dirname(torch._dynamo.__file__))
+    return "the model" if own else code.co_qualname
+
+
+def _first_line(text: str) -> str:
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line), "")

@@ -62,6 +62,35 @@ def test_numbers_are_those_of_torch_compile(stepped):
     assert not torch.equal(other[0], expected[0])
 
 
+class Beside(torch.nn.Module):
+    """Branches with dropout, whose draws no data keeps in order, and integers that are drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.drops = torch.nn.ModuleList(torch.nn.Dropout(0.5) for _ in range(3))
+
+    def forward(self, x):
+        left = self.drops[0](self.left(x))
+        right = self.drops[1](self.right(x)) * torch.randint(3, 9, x.shape)
+        return self.drops[2](left + right) + torch.randint(2, x.shape, dtype=torch.int32)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_numbers_of_branches_are_those_of_torch_compile():
+    """As of an encoder and a decoder: seeds belong to draws in the order of the model."""
+    torch.manual_seed(0)
+    model, loss = Beside(), torch.nn.functional.mse_loss
+    inputs = torch.randn(64, 8), torch.randn(64, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x, t: loss(model(x), t))
+    expected = left_by(compiled, model, inputs, seed=5)
+    module = schedsim.rematerialize(model, inputs, "100%", loss, compile=True, effort=0.1)
+    assert_close(left_by(module, model, inputs, seed=5), expected)
+    torch._dynamo.reset()
+
+
 @needs_compiler
 def test_a_plan_file_remembers_that_it_is_compiled(stepped, tmp_path):
     model, inputs, loss, module = stepped

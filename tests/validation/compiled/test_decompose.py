@@ -34,15 +34,79 @@ def test_normalisation_is_taken_apart_and_products_are_not():
     assert aten.addmm.default in parts
 
 
-def test_dropout_draws_one_seed_each_at_the_start():
+def test_dropout_draws_one_seed_each_at_once():
     """No part draws from the generator but the seeds, which no schedule may repeat."""
     program = decompose(captured_step(*gated(3, dropout=0.5)).program)
-    first = program.calls[0]
-    assert first.random
+    [first] = [call for call in program.calls if call.random]
     assert first.once
     assert first.args[0] == 3
-    assert [call for call in program.calls[1:] if call.random] == []
     assert program.storages[program.values[first.outputs[0]].storage].size_bytes == 24
+
+
+class Beside(torch.nn.Module):
+    """Two branches whose draws no data keeps in order, as of an encoder and a decoder."""
+
+    def __init__(self, between=torch.nn.Identity) -> None:
+        super().__init__()
+        self.left, self.right = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.drops = torch.nn.ModuleList(torch.nn.Dropout(0.5) for _ in range(3))
+        self.between = between()
+
+    def forward(self, x):
+        left = self.drops[0](self.left(x))
+        noise = self.between(x)
+        return self.drops[2](self.drops[1](self.right(x)) + left) + noise
+
+
+class Permuted(torch.nn.Module):
+    """Draws that inductor leaves to the generator."""
+
+    def forward(self, x):
+        return x[torch.randperm(x.shape[0])]
+
+
+def test_dropout_of_branches_draws_from_seeds_too():
+    """The draws keep their order by their seeds: nothing else has to wait for anything."""
+    inputs = torch.randn(4, 8), torch.randn(4, 8)
+    captured = captured_step(Beside(), inputs, torch.nn.functional.mse_loss)
+    assert any(call.random and call.tokens for call in captured.program.calls)
+    program = decompose(captured.program)
+    assert [call.target for call in program.calls if call.random] == [inductor.draw_seeds]
+    assert sum(is_draw(call.target) for call in program.calls) == 3
+    assert not any(call.tokens for call in program.calls)
+
+
+def test_draws_of_the_generator_keep_their_place_beside_the_seeds():
+    """As in inductor, whose seeds are drawn where the first of them is needed."""
+    inputs = torch.randn(4, 8), torch.randn(4, 8)
+    model = torch.nn.Sequential(Permuted(), Beside(Permuted), Permuted())
+    captured = captured_step(model, inputs, torch.nn.functional.mse_loss)
+    program = decompose(captured.program)
+    draws = [call for call in program.calls if call.random]
+    assert [call.target for call in draws].index(inductor.draw_seeds) == 1
+    assert len(draws) == 4
+    order = [call for call in fused(captured.program, Groups()).calls if call.random]
+    assert [call.target for call in order] == [call.target for call in draws]
+
+
+class Shifted(torch.nn.Module):
+    """Adds integers that are drawn, in a number format of their own."""
+
+    def forward(self, x):
+        return x + torch.randint(3, 9, x.shape, dtype=torch.int32) + torch.randint(2, x.shape)
+
+
+def test_integers_are_drawn_from_seeds_too():
+    inputs = torch.randn(4, 8), torch.randn(4, 8)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), Shifted(), torch.nn.Dropout(0.5))
+    program = decompose(captured_step(model, inputs, torch.nn.functional.mse_loss).program)
+    [first] = [call for call in program.calls if call.random]
+    assert first.args[0] == 3
+    drawn = [call for call in program.calls if is_draw(call.target)]
+    integers = inductor.random_integer_op()
+    assert [call.target for call in drawn] == [integers, integers, inductor.random_op()]
+    assert [call.args[:2] for call in drawn[:2]] == [(3, 9), (0, 2)]
+    assert {program.values[call.outputs[0]].dtype for call in drawn[:2]} == {torch.int64}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -139,6 +139,17 @@ def test_a_call_without_any_graph_is_told_of():
     torch._dynamo.reset()
 
 
+def test_a_model_of_torchs_own_modules_without_any_graph_is_told_of():
+    """Its one graph breaks, which is no error, and nothing behind the break is traced."""
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4, momentum=None))
+    step = torch.compile(model, backend="schedsim", options={"budget": "1MiB"})
+    with pytest.warns(PlainStepWarning, match="not trace the model: .*item") as said:
+        step(torch.randn(2, 4)).sum().backward()
+    assert len(said) == 1
+    torch._dynamo.reset()
+
+
 def test_a_call_whose_inner_functions_are_planned_is_no_news():
     """What the outer function does between graphs is measured as code between graphs."""
     torch._dynamo.reset()

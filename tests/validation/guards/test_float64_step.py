@@ -230,3 +230,42 @@ def test_a_gate_that_rounding_opens_or_closes_is_no_difference():
     found, exact = difference("wrong")
     assert found is not None
     assert not exact.accepted
+
+
+class Turned(nn.Module):
+    """Complex weights, whose product is summed in one of two orders."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16, dtype=torch.complex64))
+        self.backwards = False
+
+    def forward(self, x):
+        rows = self.weight * x[:, None]
+        return (rows.flip(1) if self.backwards else rows).cumsum(1)[:, -1]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.001])
+def test_complex_results_are_compared_within_rounding_too(factor):
+    """Without a step in float64, and by one where they are off by more."""
+    torch.manual_seed(0)
+    model, x = Turned(), torch.randn(16, dtype=torch.complex64)
+    both = Both(model, None, None)
+
+    def plain(x):
+        return model(x).abs().square().sum()
+
+    def planned(x):
+        model.backwards = True
+        try:
+            return plain(x) * factor
+        finally:
+            model.backwards = False
+
+    found = both.difference(plain, planned, (x,), {}, rounded=True)
+    assert (found is None) == (factor == 1.0)
+    wide = in_float64(model, 0)
+    assert wide.weight.dtype is torch.complex128
+    assert not torch.equal(wide.weight, model.weight)
+    assert torch.equal(in_float64(model).weight.to(torch.complex64), model.weight)
+    assert in_float64((x,))[0].dtype is torch.complex128
