@@ -130,6 +130,8 @@ class EndWriter(UnitWriter):
             chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
             wide, chance = f"L wide {k} {micro}", f"L chance {k} {micro}"
             size = 2 * logits // parts
+            if training.wide_logits and micro == self.num_micro - 1:
+                self.results.append(wide)
             self._add(
                 Op(
                     f"wide {chunk}",
@@ -147,7 +149,7 @@ class EndWriter(UnitWriter):
                     op_s(0, 0, 2 * size),
                     # Over a split vocabulary, exponents are a tensor of their own.
                     size if t > 1 else 0,
-                    (wide, raw),
+                    (wide,) if training.wide_logits else (wide, raw),
                     {chance: size},
                 )
             )

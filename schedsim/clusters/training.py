@@ -74,7 +74,8 @@ class Training:
     wide_norm
         Whether norms of the eager step keep their input in fp32, and the normed input (torchtune).
     wide_logits
-        Whether logits are converted to fp32 before the compiled loss reads them.
+        Whether the model hands out fp32 logits. A compiled loss reads them; beside an eager loss,
+        which makes them anyway, the loop's variable holds them until the next step begins.
     expandable
         Whether the allocator's segments grow (``expandable_segments:True``).
     """
@@ -209,7 +210,12 @@ class Training:
             (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
             (self.async_tensor, degrees.tensor > 1, "async_tensor", "it is of tensor"),
             (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
-            (self.wide_logits, self.compiled_loss, "wide_logits", "set compiled_loss"),
+            (
+                self.wide_logits,
+                self.compiled_loss or (alone and self.loss_chunks == 1),
+                "wide_logits",
+                "it is of a loss that is compiled, or of one that is eager and whole",
+            ),
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
             (
                 self.optimizer_in_backward,
