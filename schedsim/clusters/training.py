@@ -147,11 +147,15 @@ class Training:
         found += found[-1:] * (num_layers - len(found))
         return found[:num_layers]
 
-    def check(self, model: Architecture, degrees: Degrees) -> None:
-        """Raise `SchedsimError`, naming the option, if settings contradict each other."""
+    def check_numbers(self) -> None:
+        """Raise `SchedsimError`, naming the option, if a number is none of its kind."""
         for name in ("seq", "batch", "num_chunks", "loss_chunks"):
             _at_least(name, getattr(self, name), 1)
         _at_least("num_micro_batches", self.num_micro_batches, 0)
+
+    def check(self, model: Architecture, degrees: Degrees) -> None:
+        """Raise `SchedsimError`, naming the option, if settings contradict each other."""
+        self.check_numbers()
         _one_of("state", self.state, STATES)
         _one_of("schedule", self.schedule, tuple(ORDERS))
         if self.zero_stage not in (2, 3):
