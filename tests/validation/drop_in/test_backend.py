@@ -193,3 +193,22 @@ def test_data_that_a_forward_replaces_is_told_of(in_place):
     trained(plain, plain)
     assert all(map(torch.equal, *found))
     assert len(said) == 1
+
+
+def test_tensors_that_are_spread_over_ranks_are_refused(tmp_path):
+    """In a line that says which level plans them; Dynamo's graph has them as its inputs."""
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/s", rank=0, world_size=1)
+    try:
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+        parallelize_module(model, init_device_mesh("cpu", (1,)), {"0": ColwiseParallel()})
+        step = torch.compile(model, backend="schedsim", options={"budget": "1GB"})
+        with pytest.raises(Exception, match="is a DTensor") as caught:
+            step(torch.randn(4, 8)).sum().backward()
+        assert "level='block'" in str(caught.value)
+    finally:
+        dist.destroy_process_group()
+        torch._dynamo.reset()
