@@ -78,7 +78,7 @@ def await_arrivals(
     Raises
     ------
     RankError
-        Some have not come within `FIRST_ARRIVAL_S`, or have given up others; the message names them.
+        Some have not come within `FIRST_ARRIVAL_S`, or have given up; the message names them.
     """
     given_up = f"{key}/given up"
     what = "plan the first step"
