@@ -81,12 +81,15 @@ class EndWriter(UnitWriter):
 
     def _embed_backward(self, micro: int) -> None:
         writes = self._end_gradient("embedding", micro)
+        # Where the vocabulary is split, a DTensor writes the gradient of the whole matrix, of which
+        # it keeps its part.
+        split = self.degrees.tensor > 1 and self.training.state == "fsdp2"
         self._add(
             Op(
                 f"embed' {micro}",
                 "backward",
                 self.fabric.op_s(0, 0, 2 * self.part + sum(writes.values())),
-                0,
+                2 * self.model.vocab * self.model.hidden if split else 0,
                 (f"D x 0 {micro}",),
                 writes,
             )
