@@ -51,8 +51,8 @@ class Degrees:
         """Ranks that read different sequences."""
         return self.fsdp * self.replicate
 
-    def check(self, model: Architecture) -> None:
-        """Raise `SchedsimError`, naming the option, if the degrees do not fit `model`."""
+    def check_numbers(self) -> None:
+        """Raise `SchedsimError`, naming the option, if a degree is no number of ranks."""
         for one in fields(self):
             value = getattr(self, one.name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -60,6 +60,10 @@ class Degrees:
                     f"--{one.name} {value!r} is not a whole number, 1 or more",
                     hint=f"leave --{one.name} out for 1",
                 )
+
+    def check(self, model: Architecture) -> None:
+        """Raise `SchedsimError`, naming the option, if the degrees do not fit `model`."""
+        self.check_numbers()
         heads = model.attention
         for what, count in (
             ("attention heads", heads.num_heads),

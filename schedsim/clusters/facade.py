@@ -50,12 +50,13 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
     Degrees(fsdp=8, replicate=1, tensor=8, pipeline=1, context=1, expert=1)
     """
     degrees = Degrees(**given)
+    degrees.check_numbers()
     if devices is not None and (isinstance(devices, bool) or devices < 1):
         raise SchedsimError(f"--devices {devices!r} is not a whole number, 1 or more")
     if devices is None or degrees.num_devices == devices:
         return degrees
-    others = degrees.num_devices // degrees.fsdp if degrees.num_devices else 0
-    if "fsdp" not in given and others and devices % others == 0:
+    others = degrees.num_devices // degrees.fsdp
+    if "fsdp" not in given and devices % others == 0:
         return Degrees(**{**given, "fsdp": devices // others})
     raise SchedsimError(
         f"--devices {devices} is not the product of the degrees, {degrees.num_devices}",

@@ -400,7 +400,10 @@ def _space(devices: int, global_batch: int, options: dict[str, Any]) -> SearchSp
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise SchedsimError(f"{name} {value!r} is not a whole number, 1 or more")
     fixed, settings = split_options(options)
-    return SearchSpace(devices, global_batch, fixed, Training(**settings))
+    Degrees(**fixed).check_numbers()
+    training = Training(**settings)
+    training.check_numbers()
+    return SearchSpace(devices, global_batch, fixed, training)
 
 
 def _of_different_degrees(

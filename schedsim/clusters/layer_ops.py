@@ -4,7 +4,8 @@ Sizes follow PyTorch's own kernels, with 2 bytes per element:
 
 - Between products the sequence is split over the tensor-parallel ranks; it is gathered before a
   product and reduce-scattered after (Korthikanti et al. 2022, section 4.2.2).
-- Keys and values are copied for every head of their group before attention.
+- Keys and values are copied for every head of their group before attention; a rank with one head
+  of keys needs no copy, as PyTorch then expands it in a view.
 - Attention is exact and fused (Dao et al. 2022): it keeps its inputs, its output and 4 bytes per
   row and head. Eager attention keeps its weight matrix. Half of each product is computed, as no
   token sees a later one.
@@ -82,6 +83,7 @@ class LayerWriter:
         """Attention, then a dense MLP or experts."""
         middle = self._attention("x")
         output = self._experts(middle) if experts else self._dense(middle)
+        self._hold_weights()
         self.tape.finish(output, _GRADIENT)
         input_gradient = self.tape.gradient("x")
         return LayerOps(
@@ -96,40 +98,22 @@ class LayerWriter:
     # Building blocks of layers.
 
     def norm(self, given: str, made: str) -> str:
-        """A norm, whose input the backward reads."""
+        """A norm, whose input the backward reads; its kernel makes nothing on the way."""
         tape, size = self.tape, self.tape.sizes[given]
         passes = 1 if self.training.compiled else 3
-        temporary = 0 if self.training.compiled else 2 * size
         saved: tuple[str, ...] = (given,)
         writes = {made: size}
         if self.training.wide_norm and not self.training.compiled:
             writes |= {f"{made}.wide": 2 * size, f"{made}.plain": size}
-            saved, temporary = (f"{made}.wide", f"{made}.plain"), 0
+            saved = (f"{made}.wide", f"{made}.plain")
 
         def undo() -> None:
             d = tape.new_gradient(given)
             reads = (tape.gradient(made), *saved, "W")
-            tape.emit(
-                RankOp(
-                    f"{made}'",
-                    reads,
-                    {d: size},
-                    moved_bytes=3 * size * passes,
-                    workspace_bytes=temporary,
-                )
-            )
+            tape.emit(RankOp(f"{made}'", reads, {d: size}, moved_bytes=3 * size * passes))
             tape.give(given, d)
 
-        tape.run(
-            RankOp(
-                made,
-                (given, "W"),
-                writes,
-                moved_bytes=2 * size * passes,
-                workspace_bytes=temporary,
-            ),
-            undo,
-        )
+        tape.run(RankOp(made, (given, "W"), writes, moved_bytes=2 * size * passes), undo)
         return made
 
     def product(self, given: str, made: str, inner: int, outer: int, tokens: int = 0) -> str:
@@ -292,11 +276,16 @@ class LayerWriter:
         return made
 
     def _held(self, *inputs: str) -> None:
-        """Inputs of eager modules are held until the last op inside is done."""
+        """Inputs and variables of eager modules are held until the last op inside is done."""
         if not (self.training.compiled or self.training.regather):
             last = self.tape.forward[-1]
             reads = tuple(dict.fromkeys((*last.reads, *inputs)))
             self.tape.forward[-1] = replace(last, reads=reads)
+
+    def _hold_weights(self) -> None:
+        """Gathered weights are freed when the layer has returned (FSDP2's hook behind it)."""
+        last = self.tape.forward[-1]
+        self.tape.forward[-1] = replace(last, reads=(*last.reads, "W"))
 
     def _after(self, branch: str, made: str) -> str:
         """The norm of a branch before it is added, where the model has one."""
@@ -306,7 +295,8 @@ class LayerWriter:
 
     def _attention(self, given: str) -> str:
         t, sizes, model = self.degrees.tensor, self.model.attention, self.model
-        whole = self.gather(self.norm(given, "n1"), "n1.whole")
+        normed = self.norm(given, "n1")
+        whole = self.gather(normed, "n1.whole")
         if sizes.kv_rank:
             query, key, value = self._latent(whole)
         else:
@@ -317,18 +307,33 @@ class LayerWriter:
             if sizes.head_norm:
                 query, key = self.norm(query, "q.normed"), self.norm(key, "k.normed")
             query, key = self._turned(query, "q.turned"), self._turned(key, "k.turned")
-            repeats = sizes.num_heads // sizes.num_kv_heads
-            if repeats > 1 and not self.training.regather:
+            if self._repeats > 1 and not self._repeats_view:
                 key, value = (
-                    self.pointwise((one,), f"{one}.wide", repeats * self.tape.sizes[one])
+                    self.pointwise((one,), f"{one}.wide", self._repeats * self.tape.sizes[one])
                     for one in (key, value)
                 )
         mixed = self._mix(query, key, value)
         out = self.product(mixed, "o", sizes.output_width // t, model.hidden)
         part = self.scatter(out, "o.part")
-        self._held(whole, mixed)
+        self._held(normed, whole, query, key, value, mixed)
         part = self._after(part, "o.normed")
         return self.add(given, part, "h", dropout=model.dropout)
+
+    @property
+    def _repeats(self) -> int:
+        """How many heads of queries read one head of keys."""
+        sizes = self.model.attention
+        return 1 if sizes.kv_rank else sizes.num_heads // sizes.num_kv_heads
+
+    @property
+    def _repeats_view(self) -> bool:
+        """Whether attention reads keys and values without a copy for every head.
+
+        Megatron's kernels do. An eager expansion of a single head has no other layout than that
+        head's, so that its reshape is a view.
+        """
+        training, num_heads = self.training, self.model.attention.num_kv_heads
+        return training.regather or (num_heads == self.degrees.tensor and not training.compiled)
 
     @property
     def _turn_moves(self) -> int:
@@ -377,7 +382,9 @@ class LayerWriter:
         seen = training.seq / 2
         product = 2.0 * rows * seen
         flops = product * (sizes.head_width + sizes.value)
-        both = tape.sizes[key] + tape.sizes[value]
+        # A view of one head has a gradient for each head that reads it.
+        views = self._repeats if self._repeats_view and not training.regather else 1
+        both = views * (tape.sizes[key] + tape.sizes[value])
         gathered = c * both if c > 1 else 0
         seconds = self.fabric.gather_s(gathered, c, c * t)
         reads: tuple[str, ...] = (query, key, value)
@@ -389,7 +396,10 @@ class LayerWriter:
             keeps = (query, key, value, "weights", "mask")
 
         def undo() -> None:
-            grads = {tape.new_gradient(one): tape.sizes[one] for one in (query, key, value)}
+            grads = {tape.new_gradient(query): tape.sizes[query]}
+            for one in (key, value):
+                name = f"d.{one}.wide" if views > 1 else tape.new_gradient(one)
+                grads[name] = views * tape.sizes[one]
             # Gathered keys and values are dropped after the op, as no other op reads them.
             extra = {"kv.whole'": gathered} if gathered else {}
             # Gradients of queries are summed in fp32.
@@ -405,7 +415,13 @@ class LayerWriter:
                     kind="attention",
                 )
             )
-            for one, d in zip((query, key, value), grads, strict=True):
+            for one, wide in zip((query, key, value), grads, strict=True):
+                d = wide
+                if views > 1 and one != query:
+                    d, size = tape.new_gradient(one), tape.sizes[one]
+                    tape.emit(
+                        RankOp(f"{one}.wide'", (wide,), {d: size}, moved_bytes=(views + 1) * size)
+                    )
                 tape.give(one, d)
 
         tape.run(
@@ -440,10 +456,11 @@ class LayerWriter:
     # Multi-layer perceptrons.
 
     def _dense(self, given: str) -> str:
-        whole = self.gather(self.norm(given, "n2"), "n2.whole")
+        normed = self.norm(given, "n2")
+        whole = self.gather(normed, "n2.whole")
         out = self._perceptron(whole, "", self.model.ffn_width // self.degrees.tensor, self.tokens)
         part = self.scatter(out, "m.part")
-        self._held(whole, "act")
+        self._held(normed, whole, "act")
         part = self._after(part, "m.normed")
         return self.add(given, part, "out", dropout=self.model.dropout)
 

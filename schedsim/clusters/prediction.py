@@ -35,7 +35,7 @@ class ClusterPrediction:
     >>> import schedsim
     >>> step = schedsim.cluster("llama3-8b", devices=8, fsdp=8, batch=2, recompute="selective")
     >>> f"{step.reserved_bytes / 2**30:.1f} GiB"  # torchtitan: 82.4
-    '82.2 GiB'
+    '82.1 GiB'
     """
 
     model: Architecture

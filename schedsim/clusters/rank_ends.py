@@ -81,12 +81,15 @@ class EndWriter(UnitWriter):
 
     def _embed_backward(self, micro: int) -> None:
         writes = self._end_gradient("embedding", micro)
+        # Where the vocabulary is split, a DTensor writes the gradient of the whole matrix, of which
+        # it keeps its part.
+        split = self.degrees.tensor > 1 and self.training.state == "fsdp2"
         self._add(
             Op(
                 f"embed' {micro}",
                 "backward",
                 self.fabric.op_s(0, 0, 2 * self.part + sum(writes.values())),
-                0,
+                2 * self.model.vocab * self.model.hidden if split else 0,
                 (f"D x 0 {micro}",),
                 writes,
             )
@@ -130,6 +133,8 @@ class EndWriter(UnitWriter):
             chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
             wide, chance = f"L wide {k} {micro}", f"L chance {k} {micro}"
             size = 2 * logits // parts
+            if training.wide_logits and micro == self.num_micro - 1:
+                self.results.append(wide)
             self._add(
                 Op(
                     f"wide {chunk}",
@@ -147,7 +152,7 @@ class EndWriter(UnitWriter):
                     op_s(0, 0, 2 * size),
                     # Over a split vocabulary, exponents are a tensor of their own.
                     size if t > 1 else 0,
-                    (wide, raw),
+                    (wide,) if training.wide_logits else (wide, raw),
                     {chance: size},
                 )
             )

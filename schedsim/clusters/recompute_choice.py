@@ -62,8 +62,8 @@ def least_recomputation(
     >>> from schedsim.clusters import get_architecture, get_fabric
     >>> model, fabric = get_architecture("llama3.2-1b"), get_fabric("h100-80gb")
     >>> chosen = least_recomputation(model, Degrees(fsdp=8), Training(batch=4), fabric, 70 * 10**9)
-    >>> chosen.recompute.partition(",")[0]  # of the first 13 layers
-    'keep=mixed:13'
+    >>> chosen.recompute.partition(",")[0]  # of the first 12 layers
+    'keep=mixed:12'
     """
     choice = _LayerChoice(model, degrees, training, fabric, budget_bytes)
     found = [choice.of_rank(rank) for rank in range(degrees.pipeline)]

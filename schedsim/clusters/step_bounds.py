@@ -21,7 +21,8 @@ from .training import Training
 class LayerCosts:
     """A layer under one policy: its seconds, its input, its kept bytes, what runs again.
 
-    Of an offloaded layer, input and kept bytes on the device are 0, and `host_bytes` their sum.
+    Of an offloaded layer, input and kept bytes on the device are 0, and `host_bytes` their sum. An
+    input that its backward does not read counts 0 as well.
     `saved_bytes` is what its backward reads of its forward, recomputed or not, without its input.
     """
 
@@ -186,7 +187,7 @@ class StepBounds:
         found = LayerCosts(
             sum(self._op_s(op) for op in layer.forward),
             sum(self._op_s(op) for op in (*again, *layer.backward)),
-            0 if host else layer.sizes["x"],
+            0 if host or "x" not in read else layer.sizes["x"],
             0 if host else kept_bytes,
             frozenset(op.name for op in again),
             sum(layer.sizes[one] for one in moved),

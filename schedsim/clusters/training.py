@@ -74,7 +74,8 @@ class Training:
     wide_norm
         Whether norms of the eager step keep their input in fp32, and the normed input (torchtune).
     wide_logits
-        Whether logits are converted to fp32 before the compiled loss reads them.
+        Whether the model hands out fp32 logits. A compiled loss reads them; beside an eager loss,
+        which makes them anyway, the loop's variable holds them until the next step begins.
     expandable
         Whether the allocator's segments grow (``expandable_segments:True``).
     """
@@ -146,11 +147,15 @@ class Training:
         found += found[-1:] * (num_layers - len(found))
         return found[:num_layers]
 
-    def check(self, model: Architecture, degrees: Degrees) -> None:
-        """Raise `SchedsimError`, naming the option, if settings contradict each other."""
+    def check_numbers(self) -> None:
+        """Raise `SchedsimError`, naming the option, if a number is none of its kind."""
         for name in ("seq", "batch", "num_chunks", "loss_chunks"):
             _at_least(name, getattr(self, name), 1)
         _at_least("num_micro_batches", self.num_micro_batches, 0)
+
+    def check(self, model: Architecture, degrees: Degrees) -> None:
+        """Raise `SchedsimError`, naming the option, if settings contradict each other."""
+        self.check_numbers()
         _one_of("state", self.state, STATES)
         _one_of("schedule", self.schedule, tuple(ORDERS))
         if self.zero_stage not in (2, 3):
@@ -209,7 +214,12 @@ class Training:
             (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
             (self.async_tensor, degrees.tensor > 1, "async_tensor", "it is of tensor"),
             (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
-            (self.wide_logits, self.compiled_loss, "wide_logits", "set compiled_loss"),
+            (
+                self.wide_logits,
+                self.compiled_loss or (alone and self.loss_chunks == 1),
+                "wide_logits",
+                "it is of a loss that is compiled, or of one that is eager and whole",
+            ),
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
             (
                 self.optimizer_in_backward,

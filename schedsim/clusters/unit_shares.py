@@ -77,9 +77,15 @@ def in_shares(size_bytes: int, shares: list[int]) -> list[int]:
 
 
 def tensor_by_tensor(one: Requests, shares: UnitShares) -> Requests:
-    """`one` with the parameters of each unit, and sums of their gradients, in their tensors."""
+    """`one` with the parameters of each unit, and sums of their gradients, in their tensors.
+
+    What the optimizer makes on the way is a tensor for each parameter as well.
+    """
     parts: list[list[int]] = []
     for name, size in zip(one.item_names, one.item_bytes.tolist(), strict=True):
+        if name == "workspace of optimizer":
+            parts.append(in_shares(size, shares.of_state()))
+            continue
         kind, _, rest = name.removeprefix("G ").partition(" ")
         whole = kind not in ("W", "sum")
         parts.append([size] if whole else in_shares(size, shares.of_unit(rest.partition(" ")[0])))

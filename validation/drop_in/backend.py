@@ -58,7 +58,7 @@ def schedsim(
     SchedsimError
         An option is invalid.
     UnsupportedError
-        The graph is of a model that is sharded by FSDP2.
+        The graph is of a model that is sharded by FSDP2, or its tensors are spread over ranks.
     """
     if mode is not None:
         raise SchedsimError(
@@ -73,6 +73,7 @@ def schedsim(
             "around its graph; schedsim.rematerialize(model, inputs, budget, in_place=True) does",
             hint="in_place=True",
         )
+    _refuse_spread(inputs)
     guard_hooks()
     keep_layers_whole(graph_module)
     python = TracedPython(graph_module)
@@ -84,6 +85,18 @@ def schedsim(
         return part(*arguments)
 
     return run
+
+
+def _refuse_spread(inputs: list[Any]) -> None:
+    """Refuse graphs of tensor parallel models: all ranks would have to run one schedule of them."""
+    for i, one in enumerate(inputs):
+        if isinstance(one, torch.Tensor) and type(one).__name__ == "DTensor":
+            raise UnsupportedError(
+                f"input {i} of a graph is a DTensor of shape {tuple(one.shape)}: its ops "
+                "communicate, and a backend plans on each rank for itself; level='block' plans "
+                "for all: schedsim.rematerialize(model, (x, target), budget, loss, level='block')",
+                hint="level='block'",
+            )
 
 
 class _Frames:

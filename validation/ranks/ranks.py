@@ -17,6 +17,8 @@ from schedsim.errors import SchedsimError
 from ..torch_private.process_groups import default_group, default_store
 from ..torch_private.prompt_buffers import lent_to
 from ..torch_private.prompt_messages import prompt_messages
+from . import arrivals
+from .arrivals import Notice, await_arrivals
 from .failures import (
     Interrupted,
     RankError,
@@ -32,9 +34,6 @@ from .standstill import Board, Standing, WaitingPlace
 from .watched_averages import WatchedAverages
 
 T = TypeVar("T")
-
-ARRIVAL_S = 300.0
-"""Seconds after which ranks that have not come to plan are given up."""
 
 MEETING_S = 10.0
 """Seconds for which ranks wait for others with which they may plan, or may not."""
@@ -224,7 +223,7 @@ class Ranks:
         Raises
         ------
         RankError
-            Some ranks have not come within `ARRIVAL_S`; the message names them.
+            Some ranks have not come within `arrivals.ARRIVAL_S`; the message names them.
         """
         if self._channel is not None:
             self._channel.awaited(what)
@@ -260,11 +259,13 @@ class _Channel:
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members
+        self.rank = dist.get_rank()
+        store = default_store()
+        key = f"schedsim/come/{default_group().group_name}/{','.join(map(str, members))}"
+        await_arrivals(store, key, members, self.rank)
         self.group: Any = dist.new_group(
             list(members), backend="gloo", use_local_synchronization=True
         )
-        self.rank = dist.get_rank()
-        store = default_store()
         prefixed: Any = dist.PrefixStore  # type: ignore[attr-defined]
         self.store = prefixed(f"schedsim/{self.group.group_name}", store)
         self.turn = 0  # number of exchanges; the same on all ranks
@@ -273,6 +274,7 @@ class _Channel:
         self.broken = ""
         self.is_watched = False  # whether a lookout is on
         self.doing = ""  # what is exchanged
+        self.notice: Notice | None = None  # of ranks that are waited for
         self.world = default_group()
         # Where there are other ranks beside these, some may wait for them.
         is_world = len(members) == dist.get_world_size()
@@ -552,15 +554,18 @@ class _Channel:
         """Wait for all ranks, and name those that do not come."""
         turn, came_to_late = self.turn, bool(self.broken)
         self.store.set(f"come/{turn}/{self.rank}", what)
+        self.notice = Notice(self.rank, what, lambda: self._late(turn), arrivals.ARRIVAL_S)
         try:
-            self._exchanged(what, "done", None, ARRIVAL_S)
+            self._exchanged(what, "done", None, arrivals.ARRIVAL_S)
         except RankError as error:
-            late = [rank for rank in self.members if not self._has_come(turn, rank)]
+            late = self._late(turn)
             if not late or self.turn != turn or came_to_late:
                 raise
             self.broken = f"ranks {late} did not come to {what}"
-            message = f"{self.broken} within {ARRIVAL_S:g} s; all ranks must call it"
+            message = f"{self.broken} within {arrivals.ARRIVAL_S:g} s; all ranks must call it"
             raise agree_on(RankError(message)) from error
+        finally:
+            self.notice = None
 
     def meet(self) -> bool:
         """Whether all come within `MEETING_S`; a meeting that was given up is held without us."""
@@ -584,6 +589,9 @@ class _Channel:
         if self.store.add(f"{key}/decided", 1) == 1:
             self.store.set(f"{key}/outcome", outcome)
 
+    def _late(self, turn: int) -> list[int]:
+        return [rank for rank in self.members if not self._has_come(turn, rank)]
+
     def _has_come(self, turn: int, rank: int) -> bool:
         try:
             return bool(self.store.check([f"come/{turn}/{rank}"]))
@@ -596,6 +604,8 @@ class _Channel:
         def give_up() -> None:
             if deadline is not None and time.monotonic() > deadline:
                 raise RuntimeError("other ranks did not answer in time")
+            if self.notice is not None:
+                self.notice.turn()
             self.hear(standing)
 
         try:

@@ -104,7 +104,10 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         known = {name for _, name, _, _ in _OPTIONS} | {name for _, name, _ in _SWITCHES}
         given = {name: others.pop(name) for name in known}
-        options = {name: value for name, value in given.items() if value not in (None, False)}
+        # By identity: a number of 0 is refused where it is read, not left out as a switch is.
+        options = {
+            k: value for k, value in given.items() if value is not None and value is not False
+        }
         request = ClusterRequest(preset, devices, device, efficiency, options)
         return function(request=request, **others)
 

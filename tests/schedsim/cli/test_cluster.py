@@ -59,6 +59,13 @@ def test_a_trace(tmp_path):
         (["--recompute", "half"], "--recompute 'half'"),
         (["--recompute", "keep=gat"], "no layer of llama3.2-1b has such an op"),
         (["--device", "h1000"], "unknown"),
+        (["--batch", "0"], "batch 0 is not a whole number, 1 or more"),
+        (["--seq", "0"], "seq 0 is not"),
+        (["--loss-chunks", "0"], "loss_chunks 0 is not"),
+        (["--zero", "0"], "--zero 0 is not"),
+        (["--fsdp", "0"], "--fsdp 0 is not"),
+        (["--tensor", "0"], "--tensor 0 is not"),
+        (["--tensor", "-2"], "--tensor -2 is not"),
     ],
 )
 def test_errors_are_one_line(more, says, capsys):

@@ -162,6 +162,8 @@ def test_what_is_chosen_is_not_given():
     for options, says in (
         ({"recompute": "full"}, "recompute is chosen"),
         ({"global_batch": 0}, "--global-batch 0"),
+        ({"tensor": 0}, "--tensor 0 is not a whole number"),
+        ({"seq": 0}, "seq 0 is not a whole number"),
         ({"global_batch": 3, "tensor": 1, "pipeline": 1}, "no degrees fit 8 devices"),
     ):
         words = {"devices": 8, "global_batch": 8, **options}

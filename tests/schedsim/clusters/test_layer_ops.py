@@ -121,3 +121,25 @@ def test_a_checkpoint_runs_all_that_it_does_not_keep():
         assert ("o" in again) == (not compiled)
         assert "mixed" not in again
         assert "down" not in again
+
+
+def test_one_head_of_keys_is_expanded_in_a_view():
+    """Copies for the heads of queries take no bytes; their gradients do until they are added."""
+    for tensor in (8, 4):
+        made, _ = layer("llama3-70b", 4096, Degrees(tensor=tensor), seq=4096)
+        assert ("k.turned.wide" in made.sizes) == (tensor == 4)
+        mixed = next(op for op in made.backward if op.name == "mixed'")
+        summed = next(op for op in made.backward if op.name == "k.turned.wide'")
+        (size,) = summed.writes.values()
+        assert size == 2 * 4096 * 8 * 128 // tensor
+        assert sum(mixed.writes[one] for one in summed.reads) == 8 * size
+
+
+def test_a_module_holds_its_variables_and_its_layer_the_weights():
+    """Until it has returned, where nothing is kept for the backward."""
+    made, _ = layer("llama3-8b", 4096, Degrees(tensor=2), seq=4096)
+    last = {t: op.name for op in made.forward for t in op.reads}
+    for name in ("n1", "n1.whole", "q.turned", "k.turned.wide", "v.wide", "mixed"):
+        assert last[name] == "o.part"
+    assert last["n2"] == last["n2.whole"] == "m.part"
+    assert last["W"] == "out"

@@ -39,3 +39,12 @@ def test_logits_and_whole_gradients_count():
     logits = 12 * training.seq * model.vocab
     ends = 2 * (model.embedding_parameters + model.head_parameters)
     assert least >= inputs + logits + ends
+
+
+@pytest.mark.parametrize("state", ["fsdp2", "bf16", "megatron"])
+def test_an_input_that_no_backward_reads_is_not_counted(state):
+    """A norm in single precision keeps its own copy."""
+    model = get_architecture("gpt2-xl")
+    training = Training(seq=4096, recompute="none", wide_norm=True, state=state)
+    bound = StepBounds(model, FABRIC).memory_bytes(Degrees(fsdp=64), training, 0)
+    assert bound <= rank_memory(model, Degrees(fsdp=64), training, FABRIC).peak_bytes

@@ -37,3 +37,8 @@ def test_chunks_make_their_gradients_one_after_another():
     """The log-softmax is whole; what its backward makes is not."""
     found, _ = logits(loss_chunks=8)
     assert FULL < found < 2 * FULL
+
+
+def test_a_loop_that_holds_single_precision_logits_has_a_fourth():
+    """The model's output is there in the backward, and to the end of the step."""
+    assert logits(wide_logits=True) == (4 * FULL, 0)

@@ -35,6 +35,7 @@ def test_policies_are_spread_over_a_stage():
         ({"schedule": "gpipe"}, Degrees(), "--schedule gpipe changes nothing"),
         ({"zero_stage": 2, "state": "bf16"}, Degrees(), "--zero 2 changes nothing"),
         ({"loss_chunks": 2, "compiled_loss": True}, Degrees(), "--loss-chunks changes nothing"),
+        ({"loss_chunks": 2, "wide_logits": True}, Degrees(), "wide_logits changes nothing"),
         ({"recompute": "core:1,full:1"}, Degrees(), "--recompute core changes nothing"),
     ],
 )

@@ -1,6 +1,7 @@
 """Tensors of the units of a rank."""
 
 import numpy as np
+import pytest
 
 from schedsim.allocators import Requests
 from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, rank_memory
@@ -66,7 +67,7 @@ def test_requests_of_units_alone_are_parted():
 
 
 def test_what_pytorch_reserves_on_32_and_128_ranks():
-    """Llama 3 8B, eager, is predicted within 0.15 % of PyTorch's own allocator."""
+    """Llama 3 8B, eager, is predicted within 0.02 % of PyTorch's own allocator (torch 2.15)."""
     model = get_architecture("llama3-8b")
     for ranks, recompute, reserved in (
         (32, "selective", 73794584576),
@@ -75,4 +76,38 @@ def test_what_pytorch_reserves_on_32_and_128_ranks():
     ):
         training = Training(batch=2, recompute=recompute)
         found = rank_memory(model, Degrees(fsdp=ranks), training, FABRIC).reserved_bytes
-        assert abs(found / reserved - 1) < 0.0015
+        assert abs(found / reserved - 1) < 0.0002
+
+
+@pytest.mark.parametrize(
+    ("tensor", "batch", "recompute", "reserved"),
+    [
+        (8, 4, "full", 24528289792),
+        # The gradient of the whole embedding is larger than any block that the step leaves free.
+        (8, 3, "full", 20004732928),
+        (8, 2, "none", 104224260096),
+        (4, 2, "none", 179629457408),
+        (4, 2, "full", 28412215296),
+    ],
+)
+def test_what_pytorch_reserves_with_tensor_parallelism(tensor, batch, recompute, reserved):
+    """Llama 3 70B, FSDP 32, eager; eight ranks have one head of keys each, four have two."""
+    model, degrees = get_architecture("llama3-70b"), Degrees(fsdp=32, tensor=tensor)
+    found = rank_memory(model, degrees, Training(batch=batch, recompute=recompute), FABRIC)
+    assert abs(found.reserved_bytes / reserved - 1) < 0.004
+
+
+def test_temporaries_of_the_optimizer_are_parted():
+    """As its state is, tensor by tensor."""
+    one = Requests(
+        np.array([0, ~0]),
+        np.arange(2),
+        np.array([4000]),
+        np.zeros(1, dtype=np.int64),
+        ("workspace of optimizer",),
+        2,
+    )
+    given = shares(fsdp=8)
+    parted = tensor_by_tensor(one, given)
+    assert parted.item_bytes.tolist() == in_shares(4000, given.of_state())
+    assert parted.item_bytes.size > 32
