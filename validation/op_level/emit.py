@@ -261,13 +261,24 @@ class _Emitter:
                 if storage in made:
                     close(storage)
                 made[storage], last[storage] = k, -1
-        kept = dict.fromkeys(result_storages(program))
+        kept, handed_over = dict.fromkeys(result_storages(program)), self._handed_over()
+        split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
         for storage in made:
             if storage in kept:
                 alive[made[storage]].append(storage)
+                if storage in handed_over and last[storage] > split:
+                    frees[last[storage]].append(storage)  # the caller may have dropped it
             else:
                 close(storage)
         return frees, alive
+
+    def _handed_over(self) -> set[int]:
+        """Storages of outputs, which backward need not hold for anybody else."""
+        program, values = self.program, self.program.values
+        others = [*program.inputs.values(), *program.gradients.values()]
+        others += program.input_gradients.values()
+        found = {values[v].storage for v in program.outputs}
+        return found - {values[v].storage for v in others}
 
     def _full_runs(self) -> set[int]:
         """Runs whose optional outputs a later run really reads.
