@@ -36,6 +36,8 @@ from .step_record import NOTHING, Key, StepRecord, last_first
 from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
+_MOST_PASSING_LOOKS = 4
+"""Steps that are measured again for results of the step before, as of a larger one."""
 _FEW = 2**-10
 """Share of the budget up to which results of earlier steps do not count, as their losses."""
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -161,7 +163,8 @@ class Session:
         self._may_start: bool | None = None
         self._begins_early = False
         self._front = NOTHING
-        self._num_looks = self._num_collections = 0
+        self._num_looks = self._num_passing_looks = self._num_collections = 0
+        self._sees_at_end = False  # whether the running backward ends with a look at the outputs
         self._is_missing = True
         self._is_spoiled = False  # whether the present step ran what no later step will
         self._meter: OutsideMeter | None = None
@@ -301,7 +304,9 @@ class Session:
                 if part.layouts is not None:  # or else zeros come, or are made
                     call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
                 call.gone = gone_among(call.results)
-                when_backward_ends(self._see_uses)
+                if not self._sees_at_end:
+                    self._sees_at_end = True
+                    when_backward_ends(self._see_uses)
         self._mark("backward", number)
         if keeps_graph() and not self.is_rehearsing:
             self._tell(
@@ -329,6 +334,7 @@ class Session:
 
         Until then a schedule may keep an output that the loop has dropped.
         """
+        self._sees_at_end = False
         for call in self._calls:
             if call.use is not None or not call.is_done:
                 continue
@@ -347,9 +353,17 @@ class Session:
     def _see_stale(self) -> None:
         """See whether results of earlier steps are gone, as the first backward begins."""
         stays = alive_bytes(self._stale)
-        if stays and self.plans.passing_now:
-            self.plans.passes = False
-            self.plans.plan_anew()
+        if not stays or not self.plans.passing_now:
+            return
+        peak, budget = self.plans.peak_bytes, self.plans.budget_bytes
+        if peak is not None and budget is not None and peak + stays > budget:
+            self._tell(
+                "outputs of earlier steps are still there in a backward: this step may exceed the "
+                "budget, later ones are planned for it",
+                ReplannedWarning,
+            )
+        self.plans.passes = False
+        self.plans.plan_anew()
 
     def may_give_early(self, part: TracedPart) -> bool:
         """Whether what the loop does with gradients fits beside the rest of this backward."""
@@ -444,7 +458,9 @@ class Session:
             may_start = self._end_step()
         self.plans.begin(*self._resident_bytes(part, arguments, binding))
         wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
-        wanted = wanted or self.plans.wants_passing
+        if not wanted and self._num_passing_looks < _MOST_PASSING_LOOKS:
+            wanted = self.plans.wants_passing
+            self._num_passing_looks += wanted
         if wanted and may_start and self._meter is None and records_ended() == num_ended:
             self._start_measuring(torch.device(part.device))
             self._begins_early = False
@@ -462,6 +478,7 @@ class Session:
         if not self.is_rehearsing:
             self._earlier += [result for call in self._calls for result in call.results]
         self._calls, self._order, self._is_spoiled = [], [], False
+        self._sees_at_end = False  # a backward that failed has not come to its end
         return may_start
 
     def _look_at_order(self) -> None:
