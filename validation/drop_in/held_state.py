@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 
 from ..measure import storage_bytes
 from ..measure.allocator import close_waiting
+from ..measure.storage import storages
 from ..ranks.buckets import bucket_bytes_now
 from ..resident_state import resident_state
 from ..torch_private.graph_tasks import in_backward
@@ -93,6 +94,11 @@ class HeldState:
 
     def _alive(self) -> list[torch.Tensor]:
         return [t for t in (ref() for ref, _ in self._tensors.values()) if t is not None]
+
+    @property
+    def places(self) -> set[int]:
+        """The addresses of the parameters and buffers."""
+        return {storage.data_ptr() for storage in storages(self._alive())}
 
     @property
     def total_bytes(self) -> int:

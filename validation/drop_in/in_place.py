@@ -431,9 +431,12 @@ class _BudgetedCall:
         model, session = self._model, self.session
         is_compiling = torch.compiler.is_compiling()
         if is_compiling or not self._is_step(inputs, keywords):
-            if not is_compiling:
-                session.evaluation_begins()
-            return call_as_itself(model)(*inputs, **keywords)
+            if is_compiling:
+                return call_as_itself(model)(*inputs, **keywords)
+            session.evaluation_begins()
+            found = call_as_itself(model)(*inputs, **keywords)
+            session.evaluation_ends(found)
+            return found
         session.step_begins((inputs, keywords))
         if self._compares and not session.is_rehearsing:
             every, self._num_calls = session.options.check, self._num_calls + 1

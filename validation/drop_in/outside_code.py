@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from itertools import chain
 from typing import NamedTuple, Protocol
 
 import torch
 
-from ..measure.allocator import AllocatorRecord, levels, most_and_left
+from ..measure.allocator import NO_BLOCKS, AllocatorRecord, levels, most_and_left
 from ..measure.cuda import requested_bytes, requested_peak, reset_peak
 from ..torch_private.profiler_records import is_profiling
 
@@ -42,14 +42,31 @@ class OutsideBytes(NamedTuple):
     released: int = 0
 
 
+def most_of(one: OutsideBytes, other: OutsideBytes) -> OutsideBytes:
+    """The most of each number of both.
+
+    Examples
+    --------
+    >>> most_of(OutsideBytes(3, 0), OutsideBytes(2, 1))[:2]
+    (3, 1)
+    """
+    return OutsideBytes(*map(max, one, other))
+
+
 class OutsideMeter(Protocol):
     """Measures bytes between marks of a step."""
 
     def start(self) -> None:
         """Begin to measure."""
 
-    def mark(self, watched: Iterable[int] = ()) -> None:
-        """End a stretch, and begin the next, in which blocks at `watched` may be released."""
+    def mark(self, watched: Mapping[int, int] = NO_BLOCKS) -> None:
+        """End a stretch, and begin the next, in which blocks `watched` may be released.
+
+        Parameters
+        ----------
+        watched
+            Bytes of the blocks by their addresses.
+        """
 
     def release(self, num_bytes: int) -> None:
         """Count `num_bytes` from before the start as free from now on."""
@@ -64,17 +81,17 @@ class CpuOutside:
     def __init__(self) -> None:
         self._record = AllocatorRecord()
         self._released: list[int] = []  # for each phase of the record; 0 where a mark began it
-        self._watched: list[frozenset[int]] = []  # for each stretch
+        self._watched: list[dict[int, int]] = []  # for each stretch
 
     def start(self) -> None:
         """Begin."""
         self._record.start()
         self.mark()
 
-    def mark(self, watched: Iterable[int] = ()) -> None:
+    def mark(self, watched: Mapping[int, int] = NO_BLOCKS) -> None:
         """End a stretch, and begin the next."""
         self._begin_phase(0)
-        self._watched.append(frozenset(watched))
+        self._watched.append(dict(watched))
 
     def release(self, num_bytes: int) -> None:
         """Count `num_bytes` as free from now on, which the record does not tell."""
@@ -119,7 +136,7 @@ class CudaOutside:
         self._start = self._before = requested_bytes(self._device)
         reset_peak(self._device)
 
-    def mark(self, watched: Iterable[int] = ()) -> None:
+    def mark(self, watched: Mapping[int, int] = NO_BLOCKS) -> None:
         """End a stretch, and begin the next."""
         now, most = requested_bytes(self._device), requested_peak(self._device)
         before, start = self._before, self._start

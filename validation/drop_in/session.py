@@ -6,7 +6,7 @@ import gc
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,12 @@ from schedsim.units import format_bytes
 
 from ..compiled.group import Groups
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
-from ..measure.allocator import close_later, close_waiting, is_recording, records_ended
+from ..measure.allocator import NO_BLOCKS, close_later, close_waiting, is_recording, records_ended
 from ..measure.cuda import requested_bytes
-from ..measure.storage import storages
+from ..measure.storage import local, storages
 from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from ..torch_private.profiler_records import is_profiling
+from ..torch_private.pytrees import tree_leaves
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from .drop_in_options import DropInOptions
 from .held_results import HeldResults
@@ -36,8 +37,7 @@ from .step_record import NOTHING, Key, StepRecord, last_first
 from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
-_MOST_PASSING_LOOKS = 4
-"""Steps that are measured again for results of the step before, as of a larger one."""
+_MOST_WAITS = 8
 _FEW = 2**-10
 """Share of the budget up to which results of earlier steps do not count, as their losses."""
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -163,8 +163,12 @@ class Session:
         self._may_start: bool | None = None
         self._begins_early = False
         self._front = NOTHING
-        self._num_looks = self._num_passing_looks = self._num_collections = 0
-        self._sees_at_end = False  # whether the running backward ends with a look at the outputs
+        self._num_looks = self._num_collections = 0
+        # Uses of the outputs with which the code between halves was measured, and how often others
+        # came. After each time a record waits a step longer, so that steps in turns are all met.
+        self._measured_uses: set[tuple[Key, OutputUse]] = set()
+        self._num_unmeasured: Counter[tuple[Key, OutputUse]] = Counter()
+        self._steps_until_record: int | None = None
         self._is_missing = True
         self._is_spoiled = False  # whether the present step ran what no later step will
         self._meter: OutsideMeter | None = None
@@ -231,6 +235,14 @@ class Session:
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is."""
 
+    def evaluation_ends(self, outputs: Any) -> None:
+        """Such a forward has run, and a later step may begin while the loop holds its outputs."""
+        if torch.is_grad_enabled():
+            return  # in a step, or without anything to train
+        self._earlier = [it for it in self._earlier if not it.is_gone]
+        found = (local(t) for t in tree_leaves(outputs) if isinstance(t, torch.Tensor))
+        self._earlier += results_of(t for t in found if t.layout is torch.strided)
+
     # -- what the parts report --------------------------------------------------------------------
 
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
@@ -283,12 +295,12 @@ class Session:
         call.header = weakly(header)
         call.place = header.data_ptr()
         call.results = results_of(outputs)
-        watched: list[int] = []
+        watched: dict[int, int] = {}
         if self._meter is not None:
             self._results.add(len(self._calls) - 1, outputs)
             unread = part.outputs.unread()
-            watched = [it.place for i, it in enumerate(call.results) if i in unread]
-            watched += [it.place for it in self._stale]
+            found = [it for i, it in enumerate(call.results) if i in unread]
+            watched = {it.place: it.size_bytes for it in (*found, *self._stale)}
         self._mark("after forward", len(self._calls) - 1, watched)
 
     def backward_begins(
@@ -304,9 +316,7 @@ class Session:
                 if part.layouts is not None:  # or else zeros come, or are made
                     call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
                 call.gone = gone_among(call.results)
-                if not self._sees_at_end:
-                    self._sees_at_end = True
-                    when_backward_ends(self._see_uses)
+                when_backward_ends(self._see_uses)
         self._mark("backward", number)
         if keeps_graph() and not self.is_rehearsing:
             self._tell(
@@ -334,11 +344,11 @@ class Session:
 
         Until then a schedule may keep an output that the loop has dropped.
         """
-        self._sees_at_end = False
         for call in self._calls:
             if call.use is not None or not call.is_done:
                 continue
             call.use = OutputUse(gone_among(call.results), call.lacking)
+            self._see_unmeasured((call.key, call.use))
             if call.use.covers(call.part.use):
                 continue
             call.part.learn_use(call.use)
@@ -350,20 +360,20 @@ class Session:
                 ReplannedWarning,
             )
 
+    def _see_unmeasured(self, used: tuple[Key, OutputUse]) -> None:
+        """Measure a later step if this one was the first to use outputs so: its code is another."""
+        if self._meter is not None or not self.plans.records or used in self._measured_uses:
+            return
+        if self._steps_until_record is None and self._num_unmeasured[used] < _MOST_WAITS:
+            self._num_unmeasured[used] += 1
+            self._steps_until_record = self._num_unmeasured[used]
+
     def _see_stale(self) -> None:
         """See whether results of earlier steps are gone, as the first backward begins."""
         stays = alive_bytes(self._stale)
-        if not stays or not self.plans.passing_now:
-            return
-        peak, budget = self.plans.peak_bytes, self.plans.budget_bytes
-        if peak is not None and budget is not None and peak + stays > budget:
-            self._tell(
-                "outputs of earlier steps are still there in a backward: this step may exceed the "
-                "budget, later ones are planned for it",
-                ReplannedWarning,
-            )
-        self.plans.passes = False
-        self.plans.plan_anew()
+        if stays and self.plans.passing_now:
+            self.plans.passes = False
+            self.plans.plan_anew()
 
     def may_give_early(self, part: TracedPart) -> bool:
         """Whether what the loop does with gradients fits beside the rest of this backward."""
@@ -431,6 +441,9 @@ class Session:
             return 0
         self._earlier = [it for it in self._earlier if not it.is_gone]
         self._stale = [it for it in self._earlier if it.place not in self._given]
+        if self._stale:  # outputs of an evaluation may be parameters, buffers, or views of them
+            fixed = self._held.places
+            self._stale = [it for it in self._stale if it.place not in fixed]
         found = alive_bytes(self._stale)
         if found <= (self.plans.budget_bytes or 0) * _FEW:
             self._stale = []
@@ -458,9 +471,7 @@ class Session:
             may_start = self._end_step()
         self.plans.begin(*self._resident_bytes(part, arguments, binding))
         wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
-        if not wanted and self._num_passing_looks < _MOST_PASSING_LOOKS:
-            wanted = self.plans.wants_passing
-            self._num_passing_looks += wanted
+        wanted = wanted or self.plans.wants_passing
         if wanted and may_start and self._meter is None and records_ended() == num_ended:
             self._start_measuring(torch.device(part.device))
             self._begins_early = False
@@ -477,8 +488,11 @@ class Session:
         self._stop_measuring()
         if not self.is_rehearsing:
             self._earlier += [result for call in self._calls for result in call.results]
+            if self._steps_until_record is not None:
+                self._steps_until_record -= 1
+                if self._steps_until_record == 0:
+                    self._steps_until_record, self._is_missing = None, True
         self._calls, self._order, self._is_spoiled = [], [], False
-        self._sees_at_end = False  # a backward that failed has not come to its end
         return may_start
 
     def _look_at_order(self) -> None:
@@ -534,7 +548,7 @@ class Session:
             self.note(line)
             warnings.warn(line, kind, stacklevel=3)
 
-    def _mark(self, what: str, number: int, watched: Sequence[int] = ()) -> None:
+    def _mark(self, what: str, number: int, watched: Mapping[int, int] = NO_BLOCKS) -> None:
         """Note what is about to run: a half of call `number`, or the code after it."""
         if what in ("forward", "backward") and number >= 0:
             self._order.append(number if what == "forward" else ~number)
@@ -609,7 +623,9 @@ class Session:
         for part, use in uses.items():
             if part.learn_use(use):
                 self.plans.plan_anew()
-        self.plans.learn(record)
+        if self.plans.learn(record):
+            self._measured_uses.clear()
+        self._measured_uses |= {(call.key, call.use) for call in self._calls if call.use}
 
     def _net(self, number: int, stretch: OutsideBytes) -> OutsideBytes:
         """The bytes of the code between the halves of a call, beyond those of its outputs.
@@ -623,8 +639,10 @@ class Session:
             most = stretch.net_most + passing + also_gone
             left = stretch.net_left + passing + also_gone + gone
         else:
-            is_told = stretch.released >= gone + passing
-            most = max(passing, stretch.net_most + (passing if is_told else 0))
+            # The record tells the release of outputs, which it has seen come, and perhaps that of
+            # some of the results of the step before.
+            told = min(passing, max(0, stretch.released - gone))
+            most = max(passing, stretch.net_most + told)
             left = stretch.net_left + stretch.released
         return OutsideBytes(most, max(0, left), stretch.level, stretch.top)
 

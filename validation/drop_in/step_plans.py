@@ -195,15 +195,26 @@ class StepPlans:
         if resident_bytes >= 0 and not self.records:
             self.resident_bytes = resident_bytes
 
-    def learn(self, record: StepRecord) -> None:
-        """Take in the measurements of a step."""
+    def learn(self, record: StepRecord) -> bool:
+        """Take in the measurements of a step; whether a known one of its kind is forgotten.
+
+        At the same sizes, the most of both counts: code between halves may differ from step to
+        step. But what stood beside no results of the step before is measured anew beside them.
+        """
         same = [known for known in self.records if known.is_like(record)]
         if same and self._output_bytes(same[0]) > self._output_bytes(record):
-            return
-        if same and same[0].passing_bytes != record.passing_bytes:
+            return False
+        is_forgotten = bool(same)
+        if same and same[0].bindings == record.bindings:
+            if same[0].passing_bytes or not record.passing_bytes:
+                record, is_forgotten = record.most_with(same[0]), False
+            if record.differs_from(same[0]):
+                self._planned_records = 0
+        elif same and same[0].passing_bytes != record.passing_bytes:
             self._planned_records = 0
         self.records = [known for known in self.records if not known.is_like(record)] + [record]
         self._chosen.clear()
+        return is_forgotten
 
     def plan_anew(self) -> None:
         """Plan when the next step begins: what the plans are for was not so."""
@@ -578,8 +589,10 @@ class StepPlans:
             workload = part.workload(static, 0, binding)
             plan = self._search_long(workload, budget, 0.3)
             least = plan.min_feasible_bytes
-            if plan.schedule is None and least and self._is_share and not self.records:
-                # A share of what? Once the whole step was seen, it is known whether it fits.
+            if plan.schedule is None and least and self._is_share:
+                # A share of what? Once the whole step was seen, it is known whether it fits. A
+                # step with more calls than those seen, as one whose backward does not come while
+                # its outputs are held, has a larger peak to take the share of.
                 plan = self._search_long(workload, least, 0.3)
             if plan.schedule is None and part.guess_use():
                 # Nor does what the loop may hold of the outputs refuse one: the step tells.
@@ -691,6 +704,7 @@ class StepPlans:
             store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
             if part.use.lacking:
                 store_all = max(store_all, self._peak_of(record, Schedule.store_all(workload)))
+            store_all = max(store_all, self._by_itself(record))
             budget = self.budget_bytes = budget_in_bytes(self._options.budget, store_all, [])
         plan = self._search_long(workload, budget, 1.0)
         if plan.schedule is not None and part.use.lacking:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .outside_code import OutsideBytes
+from .outside_code import OutsideBytes, most_of
 from .part_line import PartCost
 from .part_sizes import Binding
 from .traced_part import TracedPart
@@ -63,6 +63,42 @@ class StepRecord:
     def is_like(self, other: StepRecord) -> bool:
         """Whether the same calls ran, in the same order."""
         return self.keys == other.keys and self.halves == other.halves
+
+    def most_with(self, other: StepRecord) -> StepRecord:
+        """The most of both records, which are alike and of the same sizes."""
+        passing = max(self.passing_bytes, other.passing_bytes)
+        mine, its = self._beside(passing), other._beside(passing)
+        held = self.held_results or other.held_results
+        if self.held_results and other.held_results:
+            held = tuple(map(max, self.held_results, other.held_results))
+        return replace(
+            self,
+            after_forward=tuple(map(most_of, mine, its)),
+            after_backward=tuple(map(most_of, self.after_backward, other.after_backward)),
+            before=most_of(self.before, other.before),
+            held_results=held,
+            passing_bytes=passing,
+        )
+
+    def _beside(self, passing_bytes: int) -> tuple[OutsideBytes, ...]:
+        """`after_forward` beside so many bytes of results of the step before, or more."""
+        grown = passing_bytes - self.passing_bytes
+        if not grown:
+            return self.after_forward
+        more = grown if self.passing_bytes else 0
+        return tuple(
+            it._replace(most=max(it.most + more, passing_bytes)) for it in self.after_forward
+        )
+
+    def differs_from(self, other: StepRecord) -> bool:
+        """Whether plans for a step like `other` may differ from those for this one."""
+        if (self.passing_bytes, self.held_results) != (other.passing_bytes, other.held_results):
+            return True
+        mine, its = (
+            [it[:2] for it in (one.before, *one.after_forward, *one.after_backward)]
+            for one in (self, other)
+        )
+        return mine != its
 
 
 def last_first(num_calls: int) -> tuple[int, ...]:

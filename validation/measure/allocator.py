@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, repeat
+from types import MappingProxyType
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -25,6 +26,7 @@ from ..torch_private.profiler_records import (
 )
 from .quiet import quiet_stderr
 
+NO_BLOCKS: Mapping[int, int] = MappingProxyType({})
 _PHASE = "schedsim phase"
 _waiting: list[Callable[[], bool]] = []
 _running: list[weakref.ref[AllocatorRecord]] = []
@@ -189,18 +191,38 @@ def _abandon(recorder: Any, thread: int) -> bool:
     return True
 
 
-def most_and_left(phase: list[tuple[int, int]], watched: Iterable[int] = ()) -> tuple[int, int]:
+def most_and_left(
+    phase: list[tuple[int, int]], watched: Mapping[int, int] = NO_BLOCKS
+) -> tuple[int, int]:
     """The most bytes above those at the start of `phase`, and the bytes that are left at its end.
 
-    Releases of blocks from before do not count, but those of blocks at the addresses `watched`.
+    Releases of blocks from before do not count, but those of blocks `watched`.
+
+    Parameters
+    ----------
+    watched
+        Bytes of blocks from before by their addresses. The record may tell other bytes, as of a
+        block that was there under an earlier record, and has gone since under none.
 
     Examples
     --------
-    >>> most_and_left([(1, 10), (2, -8)]), most_and_left([(2, -8), (1, 10)], watched=[2])
+    >>> most_and_left([(1, 10), (2, -8)]), most_and_left([(2, -8), (1, 10)], watched={2: 8})
     ((10, 10), (2, 2))
+    >>> most_and_left([(2, -8), (1, 10)], watched={2: 4})
+    (6, 6)
     """
     live = most = 0
-    for change in _of_known(phase, set(watched)):
+    sizes = dict(watched)
+    alive = set(sizes)
+    for address, change in phase:
+        if change > 0:
+            alive.add(address)
+            sizes.pop(address, None)
+        elif address not in alive:
+            continue  # an earlier record contains its allocation
+        else:
+            alive.remove(address)
+            change = -sizes.pop(address, -change)
         live += change
         most = max(most, live)
     return most, live

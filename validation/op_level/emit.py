@@ -133,6 +133,11 @@ class _Emitter:
 
     def emit(self) -> Halves:
         program = self.program
+        others = [*self.program.gradients.values(), *self.program.input_gradients.values()]
+        storages = [self.program.values[v].storage for v in others]
+        # Outputs that the caller alone holds behind the last read: it may drop them before.
+        self.left_to_caller = {self.program.values[v].storage for v in self.program.held}
+        self.left_to_caller.difference_update(storages)
         self.frees, self.alive = self._lifetimes()
         self.full = self._full_runs()
         counts = [0] * len(self.ops)
@@ -261,24 +266,16 @@ class _Emitter:
                 if storage in made:
                     close(storage)
                 made[storage], last[storage] = k, -1
-        kept, handed_over = dict.fromkeys(result_storages(program)), self._handed_over()
+        kept = dict.fromkeys(result_storages(program))
         split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
         for storage in made:
-            if storage in kept:
+            if storage in self.left_to_caller and split < last[storage]:
+                close(storage)  # the caller may have dropped it
+            elif storage in kept:
                 alive[made[storage]].append(storage)
-                if storage in handed_over and last[storage] > split:
-                    frees[last[storage]].append(storage)  # the caller may have dropped it
             else:
                 close(storage)
         return frees, alive
-
-    def _handed_over(self) -> set[int]:
-        """Storages of outputs, which backward need not hold for anybody else."""
-        program, values = self.program, self.program.values
-        others = [*program.inputs.values(), *program.gradients.values()]
-        others += program.input_gradients.values()
-        found = {values[v].storage for v in program.outputs}
-        return found - {values[v].storage for v in others}
 
     def _full_runs(self) -> set[int]:
         """Runs whose optional outputs a later run really reads.
@@ -337,7 +334,8 @@ class _Emitter:
         lean = call.lean is not None and k not in self.full
         target, args = call.lean if lean and call.lean else (call.target, call.args)
         taken = call.takes_over >= 0 and self.in_place
-        if taken and program.values[call.takes_over].storage in self.frees[k]:
+        over = program.values[call.takes_over].storage if taken else -1
+        if over in self.frees[k] and over not in self.left_to_caller:
             part = Ref(call.takes_over)
             assert call.overwriting is not None
             target = call.overwriting

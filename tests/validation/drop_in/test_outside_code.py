@@ -50,7 +50,7 @@ def test_the_release_of_a_watched_block_counts():
     meter = CpuOutside()
     meter.start()
     first, other = torch.zeros(100), torch.zeros(50)
-    meter.mark([first.data_ptr()])
+    meter.mark({first.data_ptr(): 400})
     del first, other
     later = torch.zeros(30)
     *_, stretch = meter.stop()
@@ -68,3 +68,14 @@ def test_one_profiler_at_a_time():
     finally:
         meter.stop()
     assert outside_meter(torch.device("cpu")) is not None
+
+
+def test_a_release_counts_by_the_bytes_of_its_block_whatever_the_record_tells():
+    """A record remembers what was at the address under an earlier one, and tells its bytes."""
+    meter = CpuOutside()
+    meter.start()
+    block = torch.zeros(100)
+    meter.mark({block.data_ptr(): 160})
+    del block
+    *_, stretch = meter.stop()
+    assert (stretch.net_left, stretch.released) == (-160, 160)
