@@ -38,6 +38,9 @@ from .traced_part import TracedPart
 
 _MOST_LINES = _MOST_COLLECTIONS = 8
 _MOST_WAITS = 8
+"""Times that a use of the outputs is waited for which no record has met."""
+_MOST_PASSING_LOOKS = 4
+"""Steps that are measured again for results of the step before, as of a larger one."""
 _FEW = 2**-10
 """Share of the budget up to which results of earlier steps do not count, as their losses."""
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -163,7 +166,8 @@ class Session:
         self._may_start: bool | None = None
         self._begins_early = False
         self._front = NOTHING
-        self._num_looks = self._num_collections = 0
+        self._num_looks = self._num_passing_looks = self._num_collections = 0
+        self._sees_at_end = False  # whether the running backward ends with a look at the outputs
         # Uses of the outputs with which the code between halves was measured, and how often others
         # came. After each time a record waits a step longer, so that steps in turns are all met.
         self._measured_uses: set[tuple[Key, OutputUse]] = set()
@@ -316,7 +320,9 @@ class Session:
                 if part.layouts is not None:  # or else zeros come, or are made
                     call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
                 call.gone = gone_among(call.results)
-                when_backward_ends(self._see_uses)
+                if not self._sees_at_end:
+                    self._sees_at_end = True
+                    when_backward_ends(self._see_uses)
         self._mark("backward", number)
         if keeps_graph() and not self.is_rehearsing:
             self._tell(
@@ -344,6 +350,7 @@ class Session:
 
         Until then a schedule may keep an output that the loop has dropped.
         """
+        self._sees_at_end = False
         for call in self._calls:
             if call.use is not None or not call.is_done:
                 continue
@@ -371,9 +378,17 @@ class Session:
     def _see_stale(self) -> None:
         """See whether results of earlier steps are gone, as the first backward begins."""
         stays = alive_bytes(self._stale)
-        if stays and self.plans.passing_now:
-            self.plans.passes = False
-            self.plans.plan_anew()
+        if not stays or not self.plans.passing_now:
+            return
+        peak, budget = self.plans.peak_bytes, self.plans.budget_bytes
+        if peak is not None and budget is not None and peak + stays > budget:
+            self._tell(
+                "outputs of earlier steps are still there in a backward: this step may exceed the "
+                "budget, later ones are planned for it",
+                ReplannedWarning,
+            )
+        self.plans.passes = False
+        self.plans.plan_anew()
 
     def may_give_early(self, part: TracedPart) -> bool:
         """Whether what the loop does with gradients fits beside the rest of this backward."""
@@ -471,7 +486,9 @@ class Session:
             may_start = self._end_step()
         self.plans.begin(*self._resident_bytes(part, arguments, binding))
         wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
-        wanted = wanted or self.plans.wants_passing
+        if not wanted and self._num_passing_looks < _MOST_PASSING_LOOKS:
+            wanted = self.plans.wants_passing
+            self._num_passing_looks += wanted
         if wanted and may_start and self._meter is None and records_ended() == num_ended:
             self._start_measuring(torch.device(part.device))
             self._begins_early = False
@@ -493,6 +510,7 @@ class Session:
                 if self._steps_until_record == 0:
                     self._steps_until_record, self._is_missing = None, True
         self._calls, self._order, self._is_spoiled = [], [], False
+        self._sees_at_end = False  # a backward that failed has not come to its end
         return may_start
 
     def _look_at_order(self) -> None:
