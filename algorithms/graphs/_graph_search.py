@@ -317,9 +317,7 @@ class GraphSearch:
         if (saved := self._saved(starts)) is not None:
             makers.append(partial(self._make, len(given), saved, cool=_COOL))
         few = 2 if self.effort.counted else self.num_threads
-        count = max(
-            len(given) + 1, 1 + bool(saved is not None), num_walkers(self.graph.num_ops, few)
-        )
+        count = max(max(len(given), saved is not None) + 1, num_walkers(self.graph.num_ops, few))
         makers += [
             partial(self._make, i, usual[i % len(usual)], greedy=True)
             for i in range(count - len(makers))

@@ -23,6 +23,7 @@ from ..torch_private.frame_callbacks import when_call_ends, when_compiling
 from ..torch_private.joint_graphs import Strides
 from ..torch_private.sharded_groups import gathers_around
 from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
+from ..torch_private.storage_refs import share_of
 from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts, refuse_second_derivatives
 from .joint_part import joint_part
@@ -90,7 +91,7 @@ def schedsim(
 def _refuse_spread(inputs: list[Any]) -> None:
     """Refuse graphs of tensor parallel models: all ranks would have to run one schedule of them."""
     for i, one in enumerate(inputs):
-        if isinstance(one, torch.Tensor) and type(one).__name__ == "DTensor":
+        if isinstance(one, torch.Tensor) and share_of(one) is not one:
             raise UnsupportedError(
                 f"input {i} of a graph is a DTensor of shape {tuple(one.shape)}: its ops "
                 "communicate, and a backend plans on each rank for itself; level='block' plans "

@@ -117,12 +117,7 @@ class GradientLayouts:
             return own
         if came not in self._parts and not self._session.is_rehearsing:
             self._add(came, traced)
-        copied = sum(
-            it.untyped_storage().nbytes()
-            for it, was in zip(given, part.given, strict=True)
-            if it is not None and it.stride() != was.strides
-        )
-        found = self._taken_by(part, number, came, copied)
+        found = self._taken_by(part, number, came, given)
         if found is not None:
             return found[0], found[0].halves_of(found[1])
         if any(one not in (None, was) for one, was in zip(layout, traced, strict=True)):
@@ -133,12 +128,15 @@ class GradientLayouts:
         return own
 
     def _taken_by(
-        self, part: TracedPart, number: int, came: Come, copied_bytes: int
+        self, part: TracedPart, number: int, came: Come, given: Sequence[Any] = ()
     ) -> tuple[TracedPart, int] | None:
         other, key = self._parts.get(came), (part, number, came)
-        if other is not None and key not in self._taken:
-            self._taken[key] = _taken_over(part, number, other, copied_bytes)
-        return self._taken.get(key)
+        if other is None:
+            return None
+        other.learn_dropped(part.use.dropped)
+        if key not in self._taken:
+            self._taken[key] = _taken_over(part, number, other, given)
+        return self._taken[key]
 
     def taken_without(
         self, part: TracedPart, number: int, lacking: Container[int]
@@ -149,7 +147,7 @@ class GradientLayouts:
         """
         traced, autocast = _traced(part)
         layout = tuple(None if i in lacking else was for i, was in enumerate(traced))
-        return self._taken_by(part, number, (layout, autocast), 0)
+        return self._taken_by(part, number, (layout, autocast))
 
     def _add(self, came: Come, traced: Layout) -> None:
         """Add the part for a backward that `came` so, and the one by which later calls run."""
@@ -257,14 +255,13 @@ def _equal(one: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...])
 
 
 def _taken_over(
-    part: TracedPart, number: int, other: TracedPart, copied_bytes: int
+    part: TracedPart, number: int, other: TracedPart, given: Sequence[Any]
 ) -> tuple[TracedPart, int] | None:
     """`other` and its schedule, if its backward reads what a forward of `part` has kept.
 
     It takes no more memory than the backward of `part` beside copies in the strides of that, and
-    zeros for gradients that lack.
+    zeros for gradients that lack. Without `given`, none are copied.
     """
-    other.learn_dropped(part.use.dropped)
     alike = _alike(part, other)
     if alike is None:
         return None
@@ -281,7 +278,12 @@ def _taken_over(
         return None
     if not other.is_measured:
         other.graph = _with_costs_of(part.graph, other.graph, alike)
-    if other.cost(at).backward_bytes > part.own_backward_bytes(number) + copied_bytes:
+    copied = sum(
+        it.untyped_storage().nbytes()
+        for it, was in zip(given, part.given, strict=False)
+        if it is not None and it.stride() != was.strides
+    )
+    if other.cost(at).backward_bytes > part.own_backward_bytes(number) + copied:
         return None
     return other, at
 

@@ -269,8 +269,7 @@ class TracedPart:
         return self._costs[key]
 
     def _evaluated(self, number: int, binding: Binding) -> PartCost:
-        graph, runs = self.graph, self.schedules[number].bind(self.graph)
-        at = int(np.flatnonzero(runs == graph.op_index(self.seed_name))[0])
+        graph, (runs, at) = self.graph, self._runs(number)
         memory = self._memory(number, binding, self.use)
         backward_bytes = int(memory[at:].max())
         if self.use.lacking:
@@ -285,6 +284,11 @@ class TracedPart:
             backward_bytes,
             math.fsum(times.tolist()),
         )
+
+    def _runs(self, number: int) -> tuple[Any, int]:
+        """The runs of schedule `number`, and the place of the code between the halves."""
+        runs = self.schedules[number].bind(self.graph)
+        return runs, int(np.flatnonzero(runs == self.graph.op_index(self.seed_name))[0])
 
     def _memory(self, number: int, binding: Binding, use: OutputUse) -> Any:
         """Bytes during each run of schedule `number`, if the loop uses the outputs so."""
@@ -309,15 +313,12 @@ class TracedPart:
         if taken is None:
             return self.own_backward_bytes(number, binding)
         other, at = taken
-        other.learn_dropped(self.use.dropped)
         return other.cost(at, binding).backward_bytes
 
     def own_backward_bytes(self, number: int, binding: Binding = ()) -> int:
         """The peak of the backward by schedule `number`, with zeros for gradients that lack."""
-        runs = self.schedules[number].bind(self.graph)
-        at = int(np.flatnonzero(runs == self.graph.op_index(self.seed_name))[0])
         memory = self._memory(number, binding, OutputUse(self.use.dropped))
-        return int(memory[at:].max())
+        return int(memory[self._runs(number)[1] :].max())
 
     def forget_costs(self) -> None:
         """Evaluate costs anew: another backward may run."""

@@ -84,7 +84,7 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
             results.append(function())
     finally:
         phases = record.stop()
-    alive: set[int] = set()
+    alive: dict[int, int] = {}
     changes = []
     for phase in phases:
         changes.append(list(_of_known(phase, alive)))
@@ -212,17 +212,7 @@ def most_and_left(
     (6, 6)
     """
     live = most = 0
-    sizes = dict(watched)
-    alive = set(sizes)
-    for address, change in phase:
-        if change > 0:
-            alive.add(address)
-            sizes.pop(address, None)
-        elif address not in alive:
-            continue  # an earlier record contains its allocation
-        else:
-            alive.remove(address)
-            change = -sizes.pop(address, -change)
+    for change in _of_known(phase, dict(watched)):
         live += change
         most = max(most, live)
     return most, live
@@ -243,7 +233,7 @@ def levels(
     >>> levels([[(1, 10)], [(2, 5)]], released=[0, 7])
     [(0, 10), (3, 8)]
     """
-    alive: set[int] = set()
+    alive: dict[int, int] = {}
     live, found = 0, []
     freed = chain(released, repeat(0))
     for phase in phases:
@@ -256,13 +246,17 @@ def levels(
     return found
 
 
-def _of_known(phase: list[tuple[int, int]], alive: set[int]) -> Iterator[int]:
-    """Changes of `phase`, without the releases of blocks that are not `alive`."""
+def _of_known(phase: list[tuple[int, int]], alive: dict[int, int]) -> Iterator[int]:
+    """Changes of `phase`, without the releases of blocks that are not `alive`.
+
+    Parameters
+    ----------
+    alive
+        Bytes of the blocks that are there, by their addresses; kept up to date.
+    """
     for address, size in phase:
         if size > 0:
-            alive.add(address)
-        elif address not in alive:
-            continue  # an earlier record contains its allocation
-        else:
-            alive.remove(address)
-        yield size
+            alive[address] = size
+            yield size
+        elif address in alive:  # of another block, an earlier record contains the allocation
+            yield -alive.pop(address)

@@ -133,12 +133,12 @@ class _Emitter:
 
     def emit(self) -> Halves:
         program = self.program
-        others = [*self.program.gradients.values(), *self.program.input_gradients.values()]
-        storages = [self.program.values[v].storage for v in others]
         # Outputs that the caller alone holds behind the last read: it may drop them before.
-        self.left_to_caller = {self.program.values[v].storage for v in self.program.held}
-        self.left_to_caller.difference_update(storages)
-        self.frees, self.alive = self._lifetimes()
+        others = [*program.gradients.values(), *program.input_gradients.values()]
+        self.left_to_caller = {program.values[v].storage for v in program.held}
+        self.left_to_caller -= {program.values[v].storage for v in others}
+        split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
+        self.frees, self.alive = self._lifetimes(split)
         self.full = self._full_runs()
         counts = [0] * len(self.ops)
         for run in self.runs:
@@ -148,7 +148,6 @@ class _Emitter:
         )
         self.slot = {i: k for k, i in enumerate(again)}
         self.random_left = {i: counts[op] for op, i in enumerate(self.ops) if i in self.slot}
-        split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
         forward, carried = self._forward(split)
         states = tuple(k for i, k in self.slot.items() if i in self.drawn and self.random_left[i])
         self.mentioned = {}
@@ -242,8 +241,11 @@ class _Emitter:
         writes = [self.program.values[v].storage for v in call.outputs if v >= 0]
         return self.program.base_reads(call), list(dict.fromkeys(writes))
 
-    def _lifetimes(self) -> tuple[list[list[int]], list[list[int]]]:
-        """For each run, the storages that die with it, and its outputs that outlive it."""
+    def _lifetimes(self, split: int) -> tuple[list[list[int]], list[list[int]]]:
+        """For each run, the storages that die with it, and its outputs that outlive it.
+
+        Outputs that are left to the caller die with their last read, if that is behind `split`.
+        """
         program = self.program
         table = [self._reads_writes(program.calls[i]) for i in self.ops]
         last: dict[int, int] = {}  # storage -> last read of its current instance
@@ -267,7 +269,6 @@ class _Emitter:
                     close(storage)
                 made[storage], last[storage] = k, -1
         kept = dict.fromkeys(result_storages(program))
-        split = next(k for k, run in enumerate(self.runs) if self.ops[run] == program.seed)
         for storage in made:
             if storage in self.left_to_caller and split < last[storage]:
                 close(storage)  # the caller may have dropped it
