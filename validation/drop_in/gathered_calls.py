@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .outside_code import OutsideBytes
 from .part_line import CallInLine, PartCost
-from .session import PartCall
+from .step_calls import PartCall
 
 
 class Mode(NamedTuple):

@@ -8,7 +8,6 @@ does not depend on the schedules, and each rank follows a plan of its own.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -30,14 +29,17 @@ from ..ranks.members import is_spread
 from ..ranks.step_words import StepWord, agreed
 from ..torch_private import sharded_groups as private
 from ..torch_private.graph_tasks import when_backward_ends
+from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
 from .gathered_calls import GatheredRecord, Mode, levels_of
 from .gathered_plans import GatheredPlans
 from .held_state import may_record
-from .outside_code import OutsideMeter, outside_meter
+from .outside_code import outside_meter
 from .part_sizes import Binding
-from .session import PartCall, Session
+from .session import Session
 from .sharded_state import Passing, ShardedState
+from .step_calls import PartCall, StepCalls
+from .step_meter import StepMeter
 from .step_record import Key, last_first
 from .traced_part import TracedPart
 
@@ -95,8 +97,8 @@ class GatheredSession(Session):
         All ranks exchange here, also one on which an earlier step is still open: until when it is,
         the cycle collector may decide, which comes to each rank at another time.
         """
-        self._free_forgotten()
-        begins = not any(call.is_open for call in self._calls)
+        self._forgotten.free(self._calls)
+        begins = not self._calls.is_open
         may_start = self._meter is None and may_record()
         lasting = self._begun(inputs) if begins else None
         self._agree(lambda: self._plan_beside(lasting))
@@ -107,12 +109,11 @@ class GatheredSession(Session):
         if self.parts and all(part.is_measured for part in self.parts):
             meter = outside_meter(self._device)
             if meter is not None:
-                meter.start()
+                self._meter = StepMeter(meter)
                 self._end_later()
-                self._watch(meter)
-            self._meter, self._marks = meter, []
+                self._watch(self._meter)
 
-    def _watch(self, meter: OutsideMeter) -> None:
+    def _watch(self, meter: StepMeter) -> None:
         # The record of the CPU's allocator tells no release of what was there when it began.
         session = weakref.ref(self)
 
@@ -128,7 +129,7 @@ class GatheredSession(Session):
         self._read_step()
         self._look_at_order()
         self._stop_measuring()
-        self._calls, self._order = [], []
+        self._calls = StepCalls()
         self._shares.look()
         self._passing = self._shares.passing()
         lasting = self._shares.lasting_bytes + storage_bytes(inputs)
@@ -165,16 +166,17 @@ class GatheredSession(Session):
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
         index = self.parts.index(part)
-        key = (index, sum(call.part is part and call.is_open for call in self._calls))
+        key = self._calls.key_of(index, part)
         number = self._gathered.number_for(key)
         kept = part.cost(number).kept_bytes
-        self._calls.append(PartCall(key, part, (), number, kept, self._shared(arguments)))
-        self._mark("forward", len(self._calls) - 1)
+        shared = self._calls.shared_bytes(arguments, self._given)
+        self._calls.rows.append(PartCall(key, part, (), number, kept, shared))
+        self._mark("forward", len(self._calls.rows) - 1)
         return number
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
         """Schedules of `part` that keep no more than the one of this call."""
-        most = self._calls[-1].kept_bytes
+        most = self._calls.rows[-1].kept_bytes
         costs = [part.cost(number) for number in range(len(part.schedules))]
         return [cost.number for cost in costs if cost.kept_bytes <= most]
 
@@ -187,11 +189,11 @@ class GatheredSession(Session):
         self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
     ) -> None:
         """The backward half of a call of `part` is about to run."""
-        self._mark("backward", self._number_of(header))
+        self._mark("backward", self._calls.number_of(header))
 
     def _end_measured(self, number: int, gradients: Callable[[], list[torch.Tensor]]) -> None:
         """The backward of call `number` has run in a measured step."""
-        if all(call.is_done for call in self._calls):
+        if self._calls.is_done:
             # What the first block gathered is reduced when backward ends; then come other things.
             when_backward_ends(self._ends)
 
@@ -200,25 +202,24 @@ class GatheredSession(Session):
 
     def _read_step(self) -> None:
         meter, calls = self._meter, self._calls
-        if meter is None or not calls or not self._marks or self._marks[-1][0] != "end":
+        if meter is None or not calls.rows or not meter.marks or meter.marks[-1][0] != "end":
             return
         stretches, self._meter = meter.stop(), None
         self._shares.unwatch()
-        whole = len(stretches) == len(self._marks) + 1
-        if not whole or len(set(self._marks)) < len(self._marks):
+        if stretches is None or len(set(meter.marks)) < len(meter.marks):
             return  # some backward ran twice
-        if tuple(self._order) != last_first(len(calls)):
+        if tuple(calls.order) != last_first(len(calls.rows)):
             return
-        costs = [call.part.cost(call.number) for call in calls]
-        levels = levels_of(calls, costs, self._marks, stretches)
+        costs = [call.part.cost(call.number) for call in calls.rows]
+        levels = levels_of(calls.rows, costs, meter.marks, stretches)
         if levels is None:
             return
         self._gathered.learn(
             GatheredRecord(
-                tuple(call.key for call in calls),
-                tuple(call.number for call in calls),
+                calls.keys,
+                tuple(call.number for call in calls.rows),
                 self._passing.mode,
-                tuple(call.shared_bytes for call in calls),
+                tuple(call.shared_bytes for call in calls.rows),
                 levels,
                 self._passing.num_bytes,
             )
@@ -226,8 +227,9 @@ class GatheredSession(Session):
 
     def _look_at_order(self) -> None:
         """Tell of a step in another order than plans are for."""
-        done = all(call.is_done for call in self._calls)
-        if done and self._order and tuple(self._order) != last_first(len(self._calls)):
+        calls = self._calls
+        halves = tuple(calls.order)
+        if calls.is_done and halves and halves != last_first(len(calls.rows)):
             self._tell(
                 "backwards of sharded blocks ran in another order than from the last block to the "
                 "first, which plans are for: such steps may exceed the budget",
@@ -264,26 +266,16 @@ class GatheredSession(Session):
     @property
     def store_all_bytes(self) -> int:
         """About the bytes of the last step, had it recomputed nothing."""
-        kept = self._gathered.store_all_bytes([call.key for call in self._calls])
+        kept = self._gathered.store_all_bytes(self._calls.keys)
         return kept + self._shares.total_bytes
 
     def report(self) -> str:
         """A description of what was planned, for people."""
         if self.budget_bytes is None or self.peak_bytes is None:
             return "no plan yet: the first steps keep least, and are measured"
-        counted = Counter(key[0] for key in self.numbers)
         lines = [f"budget {format_bytes(self.budget_bytes)} on this rank"]
         lines.append(f"  resident       {format_bytes(self._gathered.lasting_bytes)}")
         lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")
-        for key, number in self.numbers.items():
-            part = self.parts[key[0]]
-            cost, plain = part.cost(number), sum(op.time_s for op in part.graph.ops)
-            extra = f"{cost.time_s / plain - 1:+.2%}" if plain else ""
-            place = f", call {key[1] + 1} of {counted[key[0]]}" if counted[key[0]] > 1 else ""
-            lines.append(
-                f"  {part.name}{place}: keeps {format_bytes(cost.kept_bytes)}, time {extra}"
-            )
-        compared = sum(part.trust.num_compared for part in self.parts)
-        later = f"; then {compared} times a new schedule with another" if compared else ""
-        lines.append(f"  check          {self.check_note}{later}")
+        lines += describe_calls(self.parts, self.numbers)
+        lines.append(describe_checks(self.parts, self.check_note))
         return "\n".join(lines)

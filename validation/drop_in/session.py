@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,96 +18,27 @@ from ..compiled.group import Groups
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import NO_BLOCKS, close_later, close_waiting, is_recording, records_ended
 from ..measure.cuda import requested_bytes
-from ..measure.storage import local, storages
+from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from ..torch_private.profiler_records import is_profiling
-from ..torch_private.pytrees import tree_leaves
-from ..torch_private.storage_refs import StorageWeakRef, is_gone, weakly
+from ..torch_private.storage_refs import weakly
+from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
-from .held_results import HeldResults
+from .earlier_results import EarlierResults
 from .held_state import HeldState, may_record
-from .output_uses import OutputUse, Result, alive_bytes, gone_among, results_of
-from .outside_code import OutsideBytes, OutsideMeter, outside_meter
+from .output_uses import OutputUse, gone_among, results_of
+from .outside_code import outside_meter
 from .part_sizes import Binding
+from .record_turns import RecordTurns
+from .step_calls import Forgotten, PartCall, StepCalls
+from .step_meter import StepMeter
 from .step_plans import StepPlans
-from .step_record import NOTHING, Key, StepRecord, last_first
+from .step_record import NOTHING, Key
 from .traced_part import TracedPart
 
-_MOST_LINES = _MOST_COLLECTIONS = 8
-_MOST_WAITS = 8
-"""Times that a use of the outputs is waited for which no record has met."""
-_MOST_PASSING_LOOKS = 4
-"""Steps that are measured again for results of the step before, as of a larger one."""
 _FEW = 2**-10
 """Share of the budget up to which results of earlier steps do not count, as their losses."""
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-@dataclass
-class PartCall:
-    """A forward of a part in the present step, whose backward may still come.
-
-    Attributes
-    ----------
-    binding
-        Numbers for the part's open sizes.
-    header, place
-        An object that lives as long as what the forward has saved, and its place meanwhile.
-    kept_bytes
-        Predicted bytes that the call saves, with its outputs.
-    shared_bytes
-        Bytes of inputs that are outputs of earlier calls.
-    trained
-        A number that calls share which train the same parameters.
-    results
-        Its outputs, which it does not hold.
-    lacking, gone
-        Numbers of the gradients that the backward was not given, and of the outputs that were gone
-        as it began.
-    use
-        What the loop had done with the outputs; ``None`` until the backward is over.
-    """
-
-    key: Key
-    part: TracedPart
-    binding: Binding
-    number: int
-    kept_bytes: int
-    shared_bytes: int
-    trained: int = 0
-    header: StorageWeakRef | None = None
-    place: int = 0
-    results: tuple[Result, ...] = ()
-    lacking: frozenset[int] = frozenset()
-    gone: frozenset[int] = frozenset()
-    use: OutputUse | None = None
-    is_done: bool = False
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        """The places of the outputs."""
-        return tuple(result.place for result in self.results)
-
-    def gone_bytes(self, *, read_inside: bool) -> int:
-        """Bytes of the outputs that were gone as backward began, `read_inside` the part or not."""
-        unread = self.part.outputs.unread()
-        found = {
-            result.place: result.size_bytes
-            for i, result in enumerate(self.results)
-            if i in self.gone and (i not in unread) == read_inside
-        }
-        return sum(found.values())
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the backward of the call may still come."""
-        if self.is_done:
-            return False
-        return self.header is None or not is_gone(self.header)
-
-
-def _bytes_by_storage(tensors: Any) -> dict[int, int]:
-    return {s.data_ptr(): s.nbytes() for s in storages(tensors)}
 
 
 def _if_alive(end: weakref.WeakMethod[Callable[[], bool]]) -> bool:
@@ -154,31 +82,21 @@ class Session:
         self.tracing: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
-        self._calls: list[PartCall] = []
+        self._calls = StepCalls()
+        self._forgotten = Forgotten()
+        self._earlier = EarlierResults()
+        self._turns = RecordTurns()
+        self._meter: StepMeter | None = None
         # Bytes by the address of the storage: of the inputs of the model's next forward, and of
         # what the present step was given.
         self._handed: dict[int, int] = {}
         self._given: dict[int, int] = {}
-        self._earlier: list[Result] = []  # results of the steps before that may still be there
-        self._stale: list[Result] = []  # those that were there when the present step began
         self._made_before = 0  # bytes of what the first part reads and the code before it has made
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
-        self._begins_early = False
         self._front = NOTHING
-        self._num_looks = self._num_passing_looks = self._num_collections = 0
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
-        # Uses of the outputs with which the code between halves was measured, and how often others
-        # came. After each time a record waits a step longer, so that steps in turns are all met.
-        self._measured_uses: set[tuple[Key, OutputUse]] = set()
-        self._num_unmeasured: Counter[tuple[Key, OutputUse]] = Counter()
-        self._steps_until_record: int | None = None
-        self._is_missing = True
         self._is_spoiled = False  # whether the present step ran what no later step will
-        self._meter: OutsideMeter | None = None
-        self._marks: list[tuple[str, int]] = []
-        self._results = HeldResults()
-        self._order: list[int] = []  # the halves of the present step as they run
         _sessions.add(self)
 
     def running(self) -> AbstractContextManager[None]:
@@ -193,8 +111,8 @@ class Session:
     def rehearsing(self) -> Iterator[None]:
         """Mark the block as no step of the loop; it may come in the middle of a step."""
         before, calls, self.is_rehearsing = self.is_rehearsing, self._calls, True
-        resident_bytes, order = self.plans.resident_bytes, self._order
-        self._calls, self._order = list(calls), list(order)
+        resident_bytes = self.plans.known.resident_bytes
+        self._calls = calls.copy()
         self._stop_measuring()
         try:
             yield
@@ -202,7 +120,7 @@ class Session:
             self.is_rehearsing = before
             self.plans.leave_rehearsal(resident_bytes)
             # The loop's calls: those of the block may live on, in a cycle.
-            self._calls, self._order = calls, order
+            self._calls = calls
 
     def note(self, line: str) -> None:
         """Add `line` to the report, once."""
@@ -230,10 +148,10 @@ class Session:
 
     def step_begins(self, inputs: Any) -> None:
         """A forward of the whole model is about to run; the first part will say more."""
-        self._handed = _bytes_by_storage(inputs)
-        if self.parts and not any(call.is_open for call in self._calls):
+        self._handed = bytes_by_place(inputs)
+        if self.parts and not self._calls.is_open:
             self._may_start = self._end_step()
-            if self._may_start and self._is_missing:
+            if self._may_start and self._turns.is_missing:
                 self._start_measuring(torch.device(self.parts[0].device))
 
     def evaluation_begins(self) -> None:
@@ -241,11 +159,8 @@ class Session:
 
     def evaluation_ends(self, outputs: Any) -> None:
         """Such a forward has run, and a later step may begin while the loop holds its outputs."""
-        if torch.is_grad_enabled():
-            return  # in a step, or without anything to train
-        self._earlier = [it for it in self._earlier if not it.is_gone]
-        found = (local(t) for t in tree_leaves(outputs) if isinstance(t, torch.Tensor))
-        self._earlier += results_of(t for t in found if t.layout is torch.strided)
+        if not torch.is_grad_enabled():  # else in a step, or without anything to train
+            self._earlier.add_evaluation(outputs)
 
     # -- what the parts report --------------------------------------------------------------------
 
@@ -254,36 +169,37 @@ class Session:
         self.num_forwards += 1
         self._held.see(arguments[i] for i in part.fixed_positions)
         index = self.parts.index(part)
-        self._free_forgotten()
-        if not any(call.is_open for call in self._calls):
+        self._forgotten.free(self._calls)
+        if not self._calls.is_open:
             self._begin_step(part, arguments, binding)
-        self._mark("forward", len(self._calls))
-        key = (index, sum(call.part is part and call.is_open for call in self._calls))
-        earlier = [call for call in self._calls if call.is_open]
+        self._mark("forward", len(self._calls.rows))
+        key = self._calls.key_of(index, part)
+        earlier = self._calls.opened
         # What the step is given is there in every call, and the first one reads it.
         kept = sum(call.kept_bytes for call in earlier)
-        kept += self._calls[0].shared_bytes if earlier else 0
-        if key not in self.plans.numbers:
-            self._is_missing = True
+        kept += self._calls.rows[0].shared_bytes if earlier else 0
+        if key not in self.plans.known.numbers:
+            self._turns.is_missing = True
         number = self.plans.number_for(key, binding, self._held.total_bytes, kept)
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
-        call = PartCall(key, part, binding, number, kept, self._shared(arguments))
+        shared = self._calls.shared_bytes(arguments, self._given)
+        call = PartCall(key, part, binding, number, kept, shared)
         if self._meter is not None:
             fixed = (arguments[i] for i in part.fixed_positions)
             places = [t.data_ptr() for t in fixed if isinstance(t, torch.Tensor)]
             call.trained = hash((index, *places))
-        self._calls.append(call)
+        self._calls.rows.append(call)
         return number
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
         """Schedules of `part` with which the step fits the budget, beside what is resident."""
-        earlier = sum(call.kept_bytes for call in self._calls[:-1] if call.is_open)
+        earlier = sum(call.kept_bytes for call in self._calls.rows[:-1] if call.is_open)
         return self.plans.within(part, binding, self._held.total_bytes + earlier)
 
     def refuse(self, part: TracedPart, instead: int, wrong: str) -> None:
         """Run the present call by another schedule, because its own gives another step."""
-        call = self._calls[-1]
+        call = self._calls.rows[-1]
         call.number, call.kept_bytes = instead, part.cost(instead, call.binding).kept_bytes
         line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
         self.note(line)
@@ -295,26 +211,26 @@ class Session:
 
     def forward_ends(self, part: TracedPart, outputs: list[Any], header: torch.Tensor) -> None:
         """Note that a forward has ended, whose saved tensors live as long as `header`."""
-        call = self._calls[-1]
+        call = self._calls.rows[-1]
         call.header = weakly(header)
         call.place = header.data_ptr()
         call.results = results_of(outputs)
         watched: dict[int, int] = {}
         if self._meter is not None:
-            self._results.add(len(self._calls) - 1, outputs)
+            self._meter.results.add(len(self._calls.rows) - 1, outputs)
             unread = part.outputs.unread()
             found = [it for i, it in enumerate(call.results) if i in unread]
-            watched = {it.place: it.size_bytes for it in (*found, *self._stale)}
-        self._mark("after forward", len(self._calls) - 1, watched)
+            watched = {it.place: it.size_bytes for it in (*found, *self._earlier.stale)}
+        self._mark("after forward", len(self._calls.rows) - 1, watched)
 
     def backward_begins(
         self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
     ) -> None:
         """The backward half of a call of `part` is about to run, with the gradients `given`."""
-        number = self._number_of(header)
+        number = self._calls.number_of(header)
         if number >= 0 and not self.is_rehearsing:
-            call = self._calls[number]
-            if not any(half < 0 for half in self._order):
+            call = self._calls.rows[number]
+            if not any(half < 0 for half in self._calls.order):
                 self._see_stale()
             if call.use is None:
                 if part.layouts is not None:  # or else zeros come, or are made
@@ -337,11 +253,11 @@ class Session:
         self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
     ) -> None:
         """The backward half of a call has run, and gives its inputs these gradients."""
-        number = self._number_of(header)
+        number = self._calls.number_of(header)
         self._mark("after backward", number)
         if number < 0:
             return
-        self._calls[number].is_done = True
+        self._calls.rows[number].is_done = True
         if self._meter is not None:
             self._end_measured(number, gradients)
 
@@ -351,11 +267,12 @@ class Session:
         Until then a schedule may keep an output that the loop has dropped.
         """
         self._sees_at_end = False
-        for call in self._calls:
+        for call in self._calls.rows:
             if call.use is not None or not call.is_done:
                 continue
             call.use = OutputUse(gone_among(call.results), call.lacking)
-            self._see_unmeasured((call.key, call.use))
+            if self._meter is None and self.plans.known.records:
+                self._turns.see((call.key, call.use))
             if call.use.covers(call.part.use):
                 continue
             call.part.learn_use(call.use)
@@ -367,63 +284,30 @@ class Session:
                 ReplannedWarning,
             )
 
-    def _see_unmeasured(self, used: tuple[Key, OutputUse]) -> None:
-        """Measure a later step if this one was the first to use outputs so: its code is another."""
-        if self._meter is not None or not self.plans.records or used in self._measured_uses:
-            return
-        if self._steps_until_record is None and self._num_unmeasured[used] < _MOST_WAITS:
-            self._num_unmeasured[used] += 1
-            self._steps_until_record = self._num_unmeasured[used]
-
     def _see_stale(self) -> None:
         """See whether results of earlier steps are gone, as the first backward begins."""
-        stays = alive_bytes(self._stale)
-        if not stays or not self.plans.passing_now:
+        stays = self._earlier.stay_bytes()
+        if not stays or not self.plans.known.passing_now:
             return
-        peak, budget = self.plans.peak_bytes, self.plans.budget_bytes
+        peak, budget = self.peak_bytes, self.budget_bytes
         if peak is not None and budget is not None and peak + stays > budget:
             self._tell(
                 "outputs of earlier steps are still there in a backward: this step may exceed the "
                 "budget, later ones are planned for it",
                 ReplannedWarning,
             )
-        self.plans.passes = False
+        self.plans.known.passes = False
         self.plans.plan_anew()
 
     def may_give_early(self, part: TracedPart) -> bool:
         """Whether what the loop does with gradients fits beside the rest of this backward."""
-        is_measured = self._meter is not None or self._is_missing
+        is_measured = self._meter is not None or self._turns.is_missing
         return not is_measured and self.plans.has_room_for_hooks(self.parts.index(part))
 
     def _end_measured(self, number: int, gradients: Callable[[], list[torch.Tensor]]) -> None:
         """The backward of call `number` has run in a measured step."""
-        self._results.end(number, gradients())
-
-    def _number_of(self, header: torch.Tensor) -> int:
-        """The number of the call that has saved `header`; -1 if it is of no call of this step.
-
-        Calls that are done may have had theirs in the same place.
-        """
-        place = header.data_ptr()
-        found = [i for i, call in enumerate(self._calls) if call.place == place]
-        return next((i for i in reversed(found) if not self._calls[i].is_done), -1)
-
-    def _free_forgotten(self) -> None:
-        """Run the cycle collector if an earlier call stays open although a later one is done.
-
-        The outputs of the earlier call may be in a reference cycle. No step begins while it is
-        open.
-        """
-        opened = [i for i, call in enumerate(self._calls) if call.is_open]
-        done = any(call.is_done for call in self._calls[opened[0] :]) if opened else False
-        if done and self._num_collections < _MOST_COLLECTIONS:
-            self._num_collections += 1
-            gc.collect()
-
-    def _shared(self, arguments: list[Any]) -> int:
-        made = {place for call in self._calls if call.is_open for place in call.outputs}
-        found = _bytes_by_storage(arguments)
-        return sum(size for place, size in found.items() if place in made or place in self._given)
+        assert self._meter is not None
+        self._meter.results.end(number, gradients())
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -435,13 +319,13 @@ class Session:
         The second number is of those that its forwards find alone: results of an earlier step.
         """
         fixed = set(part.fixed_positions)
-        read = _bytes_by_storage([t for i, t in enumerate(arguments) if i not in fixed])
+        read = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
         self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
         found = self._held.total_bytes + others + self._kept_by_others(read)
-        stale = self._stale_bytes(part.device)
-        passing = stale if self.plans.passes else 0
+        stale = self._stale_bytes()
+        passing = stale if self.plans.known.passes else 0
         found += stale - passing
         if part.device == "cuda":
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
@@ -449,21 +333,13 @@ class Session:
             found = max(found, requested - part.input_bytes(binding) - passing)
         return found, passing
 
-    def _stale_bytes(self, device: str) -> int:
+    def _stale_bytes(self) -> int:
         """Bytes of results of earlier steps that are there, but for a few."""
         if self.is_rehearsing:
-            self._stale = []
+            self._earlier.stale = []
             return 0
-        self._earlier = [it for it in self._earlier if not it.is_gone]
-        self._stale = [it for it in self._earlier if it.place not in self._given]
-        if self._stale:  # outputs of an evaluation may be parameters, buffers, or views of them
-            fixed = self._held.places
-            self._stale = [it for it in self._stale if it.place not in fixed]
-        found = alive_bytes(self._stale)
-        if found <= (self.plans.budget_bytes or 0) * _FEW:
-            self._stale = []
-            return 0
-        return found
+        few = (self.budget_bytes or 0) * _FEW
+        return self._earlier.begin_step(self._given, lambda: self._held.places, few)
 
     def _kept_by_others(self, read: dict[int, int]) -> int:
         """Bytes that open steps of other models keep, as a generator's while its critic runs.
@@ -473,11 +349,11 @@ class Session:
         read
             Bytes of the inputs by their place: outputs of other models among them count there.
         """
-        calls = [call for it in list(_sessions) if it is not self for call in it._calls]
-        calls = [call for call in calls if call.is_open]
-        made = {place for call in calls for place in call.outputs}
+        others = [it._calls for it in list(_sessions) if it is not self]
+        made = {place for calls in others for place in calls.made()}
         both = sum(size for place, size in read.items() if place in made)
-        return max(0, sum(call.kept_bytes for call in calls) - both)
+        kept = sum(call.kept_bytes for calls in others for call in calls.opened)
+        return max(0, kept - both)
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None
@@ -485,13 +361,13 @@ class Session:
         if may_start is None:
             may_start = self._end_step()
         self.plans.begin(*self._resident_bytes(part, arguments, binding))
-        wanted = self._is_missing or self.plans.is_longest((self.parts.index(part), 0), binding)
-        if not wanted and self._num_passing_looks < _MOST_PASSING_LOOKS:
-            wanted = self.plans.wants_passing
-            self._num_passing_looks += wanted
+        known = self.plans.known
+        wanted = self._turns.is_missing or known.is_longest((self.parts.index(part), 0), binding)
+        wanted = wanted or self._turns.looks_at_passing(known.wants_passing)
         if wanted and may_start and self._meter is None and records_ended() == num_ended:
             self._start_measuring(torch.device(part.device))
-            self._begins_early = False
+            if self._meter is not None:
+                self._meter.begins_early = False
 
     def _end_step(self) -> bool:
         """End the step before; whether a record may start in this one.
@@ -504,25 +380,20 @@ class Session:
         self._look_at_order()
         self._stop_measuring()
         if not self.is_rehearsing:
-            self._earlier += [result for call in self._calls for result in call.results]
-            if self._steps_until_record is not None:
-                self._steps_until_record -= 1
-                if self._steps_until_record == 0:
-                    self._steps_until_record, self._is_missing = None, True
-        self._calls, self._order, self._is_spoiled = [], [], False
+            self._earlier.add(result for call in self._calls.rows for result in call.results)
+            self._turns.step_ends()
+        self._calls, self._is_spoiled = StepCalls(), False
         self._sees_at_end = False  # a backward that failed has not come to its end
         return may_start
 
     def _look_at_order(self) -> None:
         """Measure the next step if this one ran its halves in an order that no plan is for."""
+        if self._turns.is_missing or self._is_spoiled or self._meter is not None:
+            return
         calls = self._calls
-        if self._is_missing or self._is_spoiled or self._meter is not None:
+        if not calls.is_done or self.plans.is_for(calls.keys, tuple(calls.order)):
             return
-        if not all(call.is_done for call in calls):
-            return
-        if self.plans.is_for(tuple(call.key for call in calls), tuple(self._order)):
-            return
-        self._is_missing = True
+        self._turns.is_missing = True
         self._tell(
             "the backwards of a step came in an order that was not seen before: that step may "
             "have exceeded the budget, and the next one is measured",
@@ -531,7 +402,7 @@ class Session:
 
     def _start_measuring(self, device: torch.device) -> None:
         """Begin a record, if it is worth it and no other profiler is on."""
-        may_look = len(self.plans.records) < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
+        may_look = self._turns.may_look(len(self.plans.known.records))
         if self.is_rehearsing or not may_look:
             return
         meter, num_ended = None, records_ended()
@@ -544,13 +415,10 @@ class Session:
             if not is_recording():
                 self._say_unmeasured()
             return
-        self._is_missing = False
-        self._num_looks += 1
+        self._turns.looks()
         if meter is not None:
-            meter.start()
+            self._meter = StepMeter(meter)
             self._end_later()
-            self._meter, self._marks, self._begins_early = meter, [], True
-            self._results = HeldResults()
 
     def _say_unmeasured(self) -> None:
         """Say that this step may take more than its budget, which a later step will tell."""
@@ -569,16 +437,15 @@ class Session:
     def _mark(self, what: str, number: int, watched: Mapping[int, int] = NO_BLOCKS) -> None:
         """Note what is about to run: a half of call `number`, or the code after it."""
         if what in ("forward", "backward") and number >= 0:
-            self._order.append(number if what == "forward" else ~number)
+            self._calls.order.append(number if what == "forward" else ~number)
         if self._meter is not None:
-            self._meter.mark(watched)
-            self._marks.append((what, number))
+            self._meter.mark(what, number, watched)
 
     def _stop_measuring(self) -> None:
         if self._meter is not None:
             self._meter.stop()
             self._meter = None
-            self._is_missing = True
+            self._turns.is_missing = True
 
     def _end_later(self) -> None:
         # Not in the backward that ends the step: it runs with a copy of the thread's state, which
@@ -590,7 +457,7 @@ class Session:
         """End the record if no backward of its step may still come; whether there was one."""
         if self._meter is None:
             return False
-        if any(call.is_open for call in self._calls):
+        if self._calls.is_open:
             self._end_later()
             return False
         self._read_step()
@@ -598,121 +465,67 @@ class Session:
         return True
 
     def _read_step(self) -> None:
-        if self._meter is None or not self._calls or any(not c.is_done for c in self._calls):
+        """Learn from the record of a step whose backwards have all run."""
+        meter, calls = self._meter, self._calls
+        if meter is None or not calls.rows or not calls.is_done:
             return
-        stretches, self._meter = self._meter.stop(), None
+        stretches, self._meter = meter.stop(), None
         if self._is_spoiled:
             return
-        after: dict[str, dict[int, OutsideBytes]] = {"after forward": {}, "after backward": {}}
-        if len(stretches) != len(self._marks) + 1:  # backward did not run exactly once
-            self._is_missing = True
+        if stretches is None:
+            self._turns.is_missing = True
             return
-        following = [*self._marks[1:], ("end", -1)]
-        rows = zip(self._marks, following, stretches[1:], strict=True)
-        for (what, number), (then, next_number), stretch in rows:
-            if what in after:
-                turns = what == "after forward" and (then, next_number) == ("backward", number)
-                after[what][number] = self._net(number, stretch) if turns else stretch
-        if self._begins_early:
-            # On a CUDA device what is left there is resident, and what the first part reads is its
-            # input anyhow.
-            is_resident = self._calls[0].part.device == "cuda"
-            left = 0 if is_resident else max(0, stretches[0].left - self._made_before)
-            self._front = OutsideBytes(stretches[0].most, left)
-        every = range(len(self._calls))
-        if any(sorted(rows) != list(every) for rows in after.values()):
+        if meter.begins_early:
+            is_resident = calls.rows[0].part.device == "cuda"
+            self._front = meter.front(stretches[0], self._made_before, is_resident=is_resident)
+        record = meter.record(stretches, calls, self._front, self.plans.known.passing_now)
+        if record is None:
             return
-        record = StepRecord(
-            tuple(call.key for call in self._calls),
-            tuple(call.binding for call in self._calls),
-            tuple(call.shared_bytes for call in self._calls),
-            tuple(after["after forward"][i] for i in every),
-            tuple(after["after backward"][i] for i in every),
-            self._front,
-            tuple(self._order),
-            tuple(call.trained for call in self._calls),
-            self._results.held_bytes(len(self._calls)),
-            self.plans.passing_now if tuple(self._order) == last_first(len(self._calls)) else 0,
-        )
         uses: dict[TracedPart, OutputUse] = {}
-        for call in self._calls:
+        for call in calls.rows:
             if call.use is not None:
                 uses[call.part] = uses.get(call.part, call.use).common(call.use)
         for part, use in uses.items():
             if part.learn_use(use):
                 self.plans.plan_anew()
-        if self.plans.learn(record):
-            self._measured_uses.clear()
-        self._measured_uses |= {(call.key, call.use) for call in self._calls if call.use}
-
-    def _net(self, number: int, stretch: OutsideBytes) -> OutsideBytes:
-        """The bytes of the code between the halves of a call, beyond those of its outputs.
-
-        Outputs that the code drops count as there throughout in the plan, and so do results of the
-        step before. What the code takes is less by the bytes of those that are gone by then.
-        """
-        call, passing = self._calls[number], self.plans.passing_now
-        gone, also_gone = (call.gone_bytes(read_inside=inside) for inside in (False, True))
-        if call.part.device == "cuda":  # another schedule may keep what ops of the part read
-            most = stretch.net_most + passing + also_gone
-            left = stretch.net_left + passing + also_gone + gone
-        else:
-            # The record tells the release of outputs, which it has seen come, and perhaps that of
-            # some of the results of the step before.
-            told = min(passing, max(0, stretch.released - gone))
-            most = max(passing, stretch.net_most + told)
-            left = stretch.net_left + stretch.released
-        return OutsideBytes(most, max(0, left), stretch.level, stretch.top)
+        met = [(call.key, call.use) for call in calls.rows if call.use is not None]
+        self._turns.learn(met, alone=self.plans.learn(record))
 
     # -- for people -------------------------------------------------------------------------------
 
     @property
     def numbers(self) -> dict[Key, int]:
         """The schedule number of each call; a call is a part and how often it ran before."""
-        return self.plans.numbers
+        return self.plans.known.numbers
 
     @property
     def budget_bytes(self) -> int | None:
         """The budget in bytes, once a step has come; else ``None``."""
-        return self.plans.budget_bytes
+        return self.plans.known.budget_bytes
 
     @property
     def peak_bytes(self) -> int | None:
         """Predicted peak of the steps planned last; ``None`` before."""
-        return self.plans.peak_bytes
+        return self.plans.known.peak_bytes
 
     @property
     def plan(self) -> Plan | None:
         """The plan that was made last."""
-        return self.plans.plan
+        return self.plans.known.plan
 
     @property
     def store_all_bytes(self) -> int:
         """About the bytes of a step that recomputes nothing, as far as its parts are known."""
-        return self.plans.store_all_bytes() + self._held.total_bytes
+        return self.plans.known.store_all_bytes() + self._held.total_bytes
 
     def report(self) -> str:
         """A description of what was planned, for people."""
         if self.budget_bytes is None:
             return "no step has come yet"
-        counted = Counter(key[0] for key in self.numbers)
         lines = [f"budget {format_bytes(self.budget_bytes)}"]
-        lines.append(f"  resident       {format_bytes(max(0, self.plans.resident_bytes))}")
+        lines.append(f"  resident       {format_bytes(max(0, self.plans.known.resident_bytes))}")
         if self.peak_bytes is not None:
             lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")
-        for key, number in self.numbers.items():
-            part, binding = self.parts[key[0]], self.plans.planned_for(key)
-            cost = part.cost(number, binding)
-            plain = sum(op.time_s for op in part.graph.ops)
-            extra = f"{cost.time_s / plain - 1:+.2%}" if plain else ""
-            place = f", call {key[1] + 1} of {counted[key[0]]}" if counted[key[0]] > 1 else ""
-            lines.append(
-                f"  {part.name}{place}: keeps {format_bytes(cost.kept_bytes)}, time {extra}"
-                + part.sizes.in_words(binding)
-            )
-        compared = sum(part.trust.num_compared for part in self.parts)
-        later = f"; then {compared} times a new schedule with another" if compared else ""
-        if self.num_compared:
-            later += f"; {self.num_compared} times a step of the loop with the plain one"
-        lines.append(f"  check          {self.check_note}{later}")
+        lines += describe_calls(self.parts, self.numbers, self.plans.planned_for)
+        lines.append(describe_checks(self.parts, self.check_note, self.num_compared))
         return "\n".join(lines)

@@ -36,6 +36,11 @@ def storage_bytes(tensors: Any) -> int:
     return sum(found.values())
 
 
+def bytes_by_place(tensors: Any) -> dict[int, int]:
+    """Address -> bytes of the distinct storages under all tensors in the tree `tensors`."""
+    return {s.data_ptr(): s.nbytes() for s in storages(tensors)}
+
+
 def storages(tensors: Any) -> Iterator[torch.UntypedStorage]:
     """The storages under all tensors in the tree `tensors`; a shared storage comes several times.
 

@@ -247,7 +247,7 @@ def test_what_the_loop_holds_during_backward_is_counted(batch):
     peak, _ = measured(model, batch, lambda: steps(model))
     assert peak <= budget
     resident = storage_bytes([*model.parameters()]) + extra
-    assert session_in(model).plans.plan.static_bytes >= resident + 4 * batch[0].nbytes
+    assert session_in(model).plans.known.plan.static_bytes >= resident + 4 * batch[0].nbytes
 
 
 class Talks(Net):
@@ -556,7 +556,7 @@ def test_a_share_is_one_of_the_largest_size_told():
         model(torch.randn(4, length, 8)).square().mean().backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs  # open from the start
     report = schedsim.drop_in_report(model)
-    budget = session_in(model).plans.budget_bytes
+    budget = session_in(model).plans.known.budget_bytes
     least = 4 * 256 * (64 + 8) * 4 * 4 * 0.6  # what layers at the largest size keep
     assert budget > least, report
 

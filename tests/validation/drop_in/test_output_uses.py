@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.output_uses import OutputUse  # noqa: E402
-from schedsim.validation.drop_in.outside_code import OutsideBytes  # noqa: E402
 from schedsim.validation.drop_in.step_plans import StepPlans  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -159,7 +158,7 @@ def test_what_grows_from_step_to_step_is_planned_for_ahead(monkeypatch):
     plan_steps = StepPlans._plan_steps
 
     def noted(self):
-        planned.append(self.resident_bytes)
+        planned.append(self.known.resident_bytes)
         plan_steps(self)
 
     monkeypatch.setattr(StepPlans, "_plan_steps", noted)
@@ -318,14 +317,3 @@ def test_a_backward_that_reads_a_dropped_output_frees_it_after_the_last_read():
     loop(model, words, 6)
     measured = resident_bytes(model, words) + peak_bytes(loop, model, words)
     assert measured <= session_in(model).peak_bytes <= session_in(model).budget_bytes
-
-
-def test_results_of_the_step_before_whose_release_is_told_in_part_are_added_in_part():
-    model, words = made()
-    schedsim.rematerialize(model, (words, words), "100%", in_place=True, effort=0.2)
-    loss_inside_outputs_held(model, words, 4)
-    session = session_in(model)
-    model(words, words)["loss"].backward()
-    session.plans.passing_now = 1000
-    told = [session._net(0, OutsideBytes(0, 0, net_most=900, released=n)) for n in (0, 600, 1000)]
-    assert [most for most, *_ in told] == [1000, 1500, 1900]

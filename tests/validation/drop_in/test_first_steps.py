@@ -1,0 +1,68 @@
+"""Schedules before a whole step was measured."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from lengths import WIDTH, Net, batch, peak, planned, same  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+@pytest.mark.slow
+def test_refusals_lead_to_a_budget_that_works():
+    """Each names a larger one; what is called proven is not more than what works in the end."""
+    x = batch(64)
+    most, _ = peak(Net(broken=True, depth=2), x)
+    budgets, floors = [most // 2], []
+    while True:
+        torch._dynamo.reset()  # the models share the code of their blocks
+        torch.manual_seed(0)
+        model = Net(broken=True, depth=2)
+        try:
+            plain = planned(model, x, budgets[-1], check="never")
+            break
+        except schedsim.InfeasibleBudgetError as refused:
+            budgets.append(refused.min_feasible_bytes)
+            floors.append(refused.plan.least.floor_bytes)
+    budget = budgets[-1]
+    assert budgets == sorted(set(budgets))
+    assert floors
+    assert max(floors) <= budget <= most
+    same(model, plain, x, budget)
+
+
+def test_a_guess_refuses_no_budget():
+    """How much the loss takes is not known before the first step: a budget that fits is taken."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), torch.randn(2048, WIDTH)
+
+    def run(module):
+        module(x).square().sum().backward()
+        module.zero_grad()
+
+    [plain] = AllocatorMeter().read(lambda: run(copy.deepcopy(model)))
+    budget = int(1.01 * (plain.peak_bytes + storage_bytes(x)))  # with the parameters of the copy
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1, check="never")
+    for _ in range(3):
+        run(model)
+    [reading] = AllocatorMeter().read(lambda: run(model))
+    assert reading.peak_bytes + storage_bytes([x, *model.parameters()]) <= budget
+    assert session_in(model).peak_bytes <= budget
+
+
+def test_a_budget_that_the_compared_step_does_not_fit_is_named():
+    """Not as a step that differs from the plain one: the caller can ask for more."""
+    x = batch(128)
+    most, _ = peak(Net(broken=True), x)
+    torch._dynamo.reset()
+    with pytest.raises(schedsim.InfeasibleBudgetError, match="part1 does not fit") as refused:
+        schedsim.rematerialize(Net(broken=True), x, int(0.55 * most), in_place=True, effort=0.1)
+    assert refused.value.min_feasible_bytes > 0.55 * most

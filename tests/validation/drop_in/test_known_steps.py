@@ -1,0 +1,86 @@
+"""Bytes that plans count beside the parts of a step."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from lengths import WIDTH, batch  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+class PartlyTraced(nn.Module):
+    """Most of its parameters are in no part of the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.last = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.hidden = nn.Sequential(nn.Linear(WIDTH, 512), nn.Tanh(), nn.Linear(512, WIDTH))
+
+    def forward(self, x):
+        x = torch.tanh(self.inner(torch.tanh(self.first(x))))
+        return torch.tanh(self.last(unseen(self.hidden, x)))
+
+
+@torch._dynamo.disable
+def unseen(module, x):
+    return module(x)
+
+
+def test_code_outside_of_parts_is_counted():
+    """Its parameters with the optimizer's state, what it keeps, and what its backward takes."""
+    model, x = PartlyTraced(), batch(16)
+    schedsim.rematerialize(model, x, "10MB", in_place=True, effort=0.1, optimizer="adamw")
+
+    def run():
+        model(x).square().sum().backward()
+        model.zero_grad()
+
+    for _ in range(3):
+        run()
+    [reading] = AllocatorMeter().read(run)
+    session = session_in(model)
+    assert len(session.parts) == 2
+    resident = 3 * storage_bytes([*model.parameters()])
+    assert session.plans.known.resident_bytes >= resident
+    assert resident + storage_bytes(x) + reading.peak_bytes <= session.peak_bytes
+
+
+class LateTraced(nn.Module):
+    """Its first layers are in no part of the step."""
+
+    def __init__(self, broken):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(WIDTH, 512), nn.Tanh(), nn.Linear(512, WIDTH))
+        self.first, self.last, self.broken = nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH), broken
+
+    def forward(self, x):
+        x = torch.tanh(self.first(unseen(self.hidden, x)))
+        if self.broken:
+            torch._dynamo.graph_break()
+        return torch.tanh(self.last(x))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_code_before_the_first_part_is_counted(broken):
+    """What it keeps for its backward is there in every part, whether there is one or more."""
+    torch._dynamo.reset()
+    model, x = LateTraced(broken), batch(16)
+    schedsim.rematerialize(model, x, "10MB", in_place=True, effort=0.1)
+
+    def run():
+        model(x).square().sum().backward()
+        model.zero_grad()
+
+    for _ in range(3):
+        run()
+    [reading] = AllocatorMeter().read(run)
+    session = session_in(model)
+    assert len(session.parts) == 1 + broken
+    taken = storage_bytes([x, *model.parameters()]) + reading.peak_bytes
+    assert taken <= session.peak_bytes <= 1.3 * taken

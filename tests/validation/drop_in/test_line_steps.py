@@ -1,0 +1,48 @@
+"""The budget of a step of several parts."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+def test_a_share_is_one_of_the_whole_step():
+    """The first of its graphs alone does not fit in that share of its own peak."""
+    torch.manual_seed(0)
+
+    def layers(count):
+        made = (
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(count)
+        )
+        return nn.Sequential(*made)
+
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = layers(1), layers(5)
+
+        def forward(self, x):
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            return self.second(x)
+
+    torch._dynamo.reset()
+    model, x = Halves(), torch.randn(256, 16)
+    schedsim.rematerialize(model, x, "80%", in_place=True, effort=0.2)
+    for _ in range(2):
+        model(x).square().sum().backward()
+    plans = session_in(model).plans
+    kept = 256 * (2 * 64 + 16) * 4 * 6
+    assert plans.known.budget_bytes > plans.known.resident_bytes + kept * 0.8
+    schedsim.restore(model)
+    torch._dynamo.reset()
+    schedsim.rematerialize(model, x, "30%", in_place=True, effort=0.2)
+    model(x).square().sum().backward()
+    with pytest.raises(schedsim.InfeasibleBudgetError, match="a step of 2 parts does not fit"):
+        model(x)

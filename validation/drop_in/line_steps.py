@@ -1,0 +1,115 @@
+"""The plans of a step of several parts: the budget is divided among its calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.units import format_bytes
+
+from ..step_budget import budget_in_bytes
+from .known_steps import KnownSteps
+from .line_calls import bytes_around_calls
+from .ordered_line import OrderedLine, least_budget
+from .part_line import CallInLine, LinePlan, PartCost
+from .part_sizes import Binding
+from .schedule_search import ScheduleSearch
+from .step_record import Key, StepRecord
+from .traced_part import TracedPart
+
+_KEPT_SHARES = (0.7, 0.45, 0.25, 0.1)
+"""Shares of what store-all keeps of a part for which it is scheduled."""
+_ROOM_SHARES = (1.0, 0.6, 0.35)
+"""Shares of the budget that one part may take, tried one after the other."""
+
+
+class LineSteps:
+    """Divides the budget among the calls of steps."""
+
+    def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
+        self._known, self._search = known, search
+
+    def divided(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan | None:
+        """The choices among the schedules that are known; ``None`` if these do not fit."""
+        line = self._line(record, chosen, None)
+        return line.divide(self._budget(line))
+
+    def plan(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan:
+        """The choices for a step of several parts; those `chosen` already keep no more.
+
+        Raises
+        ------
+        InfeasibleBudgetError
+            No choice fits the budget.
+        """
+        known = self._known
+        for index in {index for index, _ in record.keys}:
+            known.measure(known.parts[index], known.largest[index])
+        for share in _ROOM_SHARES:
+            line = self._line(record, chosen, share)
+            budget = self._budget(line)
+            found = line.divide(budget)
+            if found is not None:
+                return found
+        assert known.plan is not None
+        least = least_budget(line, budget)
+        raise InfeasibleBudgetError(
+            f"a step of {len(record.keys)} parts does not fit {format_bytes(budget)}: "
+            f"the least found is {format_bytes(least)}",
+            plan=replace(known.plan, budget_bytes=budget, least=LeastBudget(least)),
+            hint=f"budget={least}, or a smaller batch",
+        )
+
+    def _budget(self, line: OrderedLine) -> int:
+        known = self._known
+        if known.budget_bytes is None or known.is_share:
+            most = line.store_all_peak()
+            known.budget_bytes = budget_in_bytes(known.options.budget, most, [])
+        return known.budget_bytes
+
+    def _line(
+        self, record: StepRecord, chosen: dict[Key, PartCost], share: float | None
+    ) -> OrderedLine:
+        known = self._known
+        parts = [known.parts[index] for index, _ in record.keys]
+        sizes = [known.largest[index] for index, _ in record.keys]
+        beside = known.resident_bytes, known.passing_bytes
+        around = bytes_around_calls(record, parts, sizes, *beside)
+        resident: dict[int, int] = {}
+        for (index, _), it in zip(record.keys, around, strict=True):
+            resident[index] = max(it.backward_before, resident.get(index, 0))
+        most = 2**53 if known.budget_bytes is None else known.budget_bytes
+        choices: dict[int, tuple[PartCost, ...]] = {}
+        calls = []
+        for i, key in enumerate(record.keys):
+            if key[0] not in choices:
+                room = most - resident[key[0]]
+                choices[key[0]] = self._choices(parts[i], sizes[i], room, share)
+            allowed = choices[key[0]]
+            if key in chosen:
+                allowed = tuple(c for c in allowed if c.kept_bytes <= chosen[key].kept_bytes)
+            calls.append(CallInLine(allowed, *around[i]))
+        return OrderedLine(tuple(calls), record.halves, record.keys)
+
+    def _choices(
+        self, part: TracedPart, binding: Binding, room: int, share: float | None
+    ) -> tuple[PartCost, ...]:
+        """Schedules of `part` that keep different amounts, with peaks within `share` of `room`.
+
+        Without `share`, they are the schedules that are already known.
+        """
+        costs = [part.store_all_cost(binding)]
+        costs += [part.cost(number, binding) for number in range(len(part.schedules))]
+        if share is None:
+            return tuple(dict.fromkeys(costs))
+        budget = int(share * room)
+        resident = part.input_bytes(binding) + part.given_bytes(binding)
+        for kept_share in _KEPT_SHARES:
+            outside = budget - resident - int(kept_share * costs[0].kept_bytes)
+            if outside <= 0:
+                continue
+            plan = self._search.search(part.workload(0, outside, binding), budget, 0.25)
+            if plan.schedule is not None:
+                costs.append(part.cost(part.add(plan.schedule), binding))
+        return tuple(dict.fromkeys(costs))

@@ -1,0 +1,66 @@
+"""Searches for a schedule of a part, and the refusal where none fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schedsim import Graph
+from schedsim.api import try_plan
+from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
+
+from .drop_in_options import DropInOptions
+from .known_steps import KnownSteps
+
+_LONGER_SEARCHES = (4.0, 12.0)
+"""Factors of effort by which a schedule is searched again where the first search finds none."""
+_QUICK_EFFORT = 0.03
+"""Effort of a search that a step waits for, because its sizes came before their schedule."""
+
+
+class ScheduleSearch:
+    """Searches by the planner and the effort that the user chose."""
+
+    def __init__(self, options: DropInOptions) -> None:
+        self._options = options
+
+    def search(self, workload: Graph, budget_bytes: int, share: float) -> Plan:
+        """A plan, by `share` of the effort."""
+        options: dict[str, Any] = {}
+        if self._options.planner == "auto":
+            options["effort"] = max(0.2, share * self._options.effort)
+            if self._options.time_limit_s is not None:
+                options["time_limit_s"] = self._options.time_limit_s
+        return try_plan(workload, max(1, budget_bytes), self._options.planner, **options)
+
+    def search_long(self, workload: Graph, budget_bytes: int, share: float) -> Plan:
+        """Search as `search` does, and longer before the step is refused without a proof."""
+        for factor in (1.0, *_LONGER_SEARCHES):
+            plan = self.search(workload, budget_bytes, factor * share)
+            is_refuted = plan.least.refutes(budget_bytes)
+            if plan.schedule is not None or is_refuted or self._options.planner != "auto":
+                break
+        return plan
+
+    def search_quickly(self, workload: Graph, budget_bytes: int) -> Plan | None:
+        """A plan that a step can wait for; ``None`` where the user chose another planner."""
+        if self._options.planner != "auto":
+            return None
+        return try_plan(workload, max(1, budget_bytes), "auto", effort=_QUICK_EFFORT)
+
+
+def infeasible(known: KnownSteps, name: str, plan: Plan) -> InfeasibleBudgetError:
+    """The error for a step `name` for which `plan` has no schedule."""
+    assert known.budget_bytes is not None
+    least = plan.min_feasible_bytes
+    # Before any step of the loop has run, what it takes besides is not known.
+    unmeasured = "" if known.records else " and what the loop takes besides, as its loss"
+    return InfeasibleBudgetError(
+        f"{name} does not fit {format_bytes(known.budget_bytes)}"
+        + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
+        plan=plan,
+        hint=(f"budget={least}{unmeasured}, " if least else "give more, ")
+        + ("a smaller optimizer state, or " if known.options.optimizer else "")
+        + "a smaller batch",
+    )

@@ -1,0 +1,95 @@
+"""The plan of a step of one part, in which the code between its halves is one op of the graph."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from schedsim import Schedule, simulate
+from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
+
+from ..step_budget import budget_in_bytes
+from .known_steps import KnownSteps
+from .schedule_search import ScheduleSearch, infeasible
+from .step_record import StepRecord
+
+log = logging.getLogger("schedsim.drop_in")
+
+_SMALLER_SHARES = (0.85, 0.7)
+"""Shares of the open sizes that are also planned for: smaller batches recompute less."""
+
+
+def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> tuple[int, int]:
+    """Plan a step of one part.
+
+    Returns
+    -------
+    (number, peak_bytes)
+        The number of the schedule that the part runs by, and the peak of the step.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        The step does not fit the budget.
+    """
+    part, binding = known.single(record)
+    known.measure(part, binding)
+    plan, budget = _searched(known, search, record)
+    if plan.schedule is None:
+        raise infeasible(known, f"a step{part.sizes.in_words(binding)}", plan)
+    least = known.by_itself(record)
+    if least > budget:
+        raise InfeasibleBudgetError(
+            f"a step{part.sizes.in_words(binding)} does not fit {format_bytes(budget)}: the "
+            f"code outside of its part takes {format_bytes(least)}",
+            plan=replace(plan, least=LeastBudget(least)),
+            hint=f"budget={least}, or a smaller batch",
+        )
+    known.plan = plan
+    log.info("%s", plan)
+    if len(plan.schedule) > part.graph.num_ops:
+        _plan_smaller(known, search, record)
+    assert plan.peak_bytes is not None
+    planned = known.peak_of(record, plan.schedule) if part.use.lacking else plan.peak_bytes
+    return part.add(plan.schedule), max(planned, least)
+
+
+def _searched(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> tuple[Plan, int]:
+    """A plan at the largest sizes, and the budget in bytes."""
+    part, binding = known.single(record)
+    workload = known.workload(record, part, binding)
+    budget = known.budget_for(workload)
+    if known.is_share:
+        store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
+        if part.use.lacking:
+            store_all = max(store_all, known.peak_of(record, Schedule.store_all(workload)))
+        store_all = max(store_all, known.by_itself(record))
+        budget = known.budget_bytes = budget_in_bytes(known.options.budget, store_all, [])
+    plan = search.search_long(workload, budget, 1.0)
+    if plan.schedule is not None and part.use.lacking:
+        # Another backward runs then, which may take a little more.
+        over = known.peak_of(record, plan.schedule) - budget
+        if over > 0:
+            plan = search.search_long(workload, max(1, budget - over), 1.0)
+        if plan.schedule is None or known.peak_of(record, plan.schedule) > budget:
+            workload = known.workload(record, part, binding, zeros=True)
+            plan = search.search_long(workload, budget, 1.0)
+    return plan, budget
+
+
+def _plan_smaller(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> None:
+    """Plan schedules for batches smaller than the largest, which need less recomputation."""
+    part, binding = known.single(record)
+    assert known.budget_bytes is not None
+    for share in _SMALLER_SHARES if binding else ():
+        smaller = tuple(max(1, int(share * size)) for size in binding)
+        store_all = part.store_all_cost(smaller)
+        if known.single_peak(record, part, smaller, store_all) <= known.budget_bytes:
+            return
+        workload = known.workload(record, part, smaller)
+        plan = search.search(workload, known.budget_bytes, 0.25)
+        if plan.schedule is not None:
+            part.add(plan.schedule)
