@@ -11,7 +11,7 @@ from schedsim.units import format_bytes
 from ..step_budget import budget_in_bytes
 from .known_steps import KnownSteps
 from .line_calls import bytes_around_calls
-from .ordered_line import OrderedLine, least_budget
+from .ordered_line import CallRoom, OrderedLine, least_budget
 from .part_line import CallInLine, LinePlan, PartCost
 from .part_sizes import Binding
 from .schedule_search import ScheduleSearch
@@ -22,6 +22,8 @@ _KEPT_SHARES = (0.7, 0.45, 0.25, 0.1)
 """Shares of what store-all keeps of a part for which it is scheduled."""
 _ROOM_SHARES = (1.0, 0.6, 0.35)
 """Shares of the budget that one part may take, tried one after the other."""
+_MOST_SEARCHES = 8
+"""Searches by which a division is made better."""
 
 
 class LineSteps:
@@ -51,7 +53,7 @@ class LineSteps:
             budget = self._budget(line)
             found = line.divide(budget)
             if found is not None:
-                return found
+                return self._refined(record, line, found, budget)
         assert known.plan is not None
         least = least_budget(line, budget)
         raise InfeasibleBudgetError(
@@ -60,6 +62,39 @@ class LineSteps:
             plan=replace(known.plan, budget_bytes=budget, least=LeastBudget(least)),
             hint=f"budget={least}, or a smaller batch",
         )
+
+    def _refined(
+        self, record: StepRecord, line: OrderedLine, found: LinePlan, budget: int
+    ) -> LinePlan:
+        """`found`, with schedules for the very bytes that the other calls leave to each.
+
+        The calls that repeat most come first. A call that was `chosen` for another step keeps no
+        more than its choices there do.
+        """
+        known = self._known
+        tried: set[tuple[int, CallRoom]] = set()
+        for _ in range(_MOST_SEARCHES):
+            ranked = sorted(range(len(line.calls)), key=lambda i: -_overhead_s(line, found, i))
+            rooms = [(i, line.room_of(i, found.costs, budget)) for i in ranked]
+            rooms = [row for row in rooms if _overhead_s(line, found, row[0]) and row not in tried]
+            if not rooms:
+                break
+            i, room = rooms[0]
+            tried.add((i, room))
+            index = record.keys[i][0]
+            part, binding = known.parts[index], known.largest[index]
+            most = max(cost.kept_bytes for cost in line.calls[i].choices)
+            peak = min(room.forward_bytes, room.backward_bytes)
+            beside = part.input_bytes(binding) + part.given_bytes(binding)
+            outside = max(0, peak - beside - min(room.kept_bytes, most))
+            plan = self._search.search(part.workload(0, outside, binding), peak, 0.5)
+            if plan.schedule is None:
+                continue
+            cost = part.cost(part.add(plan.schedule), binding)
+            other = line.plan_of((*found.costs[:i], cost, *found.costs[i + 1 :]))
+            if other.peak_bytes <= budget and other.time_s < found.time_s:
+                found = other
+        return found
 
     def _budget(self, line: OrderedLine) -> int:
         known = self._known
@@ -113,3 +148,8 @@ class LineSteps:
             if plan.schedule is not None:
                 costs.append(part.cost(part.add(plan.schedule), binding))
         return tuple(dict.fromkeys(costs))
+
+
+def _overhead_s(line: OrderedLine, found: LinePlan, i: int) -> float:
+    """Seconds by which call `i` takes longer than where it keeps everything."""
+    return found.costs[i].time_s - line.calls[i].choices[0].time_s

@@ -11,11 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .part_line import CallInLine, LinePlan, PartCost, divide, peak_of
 from .step_record import last_first
 
 _ATTEMPTS = 12
+
+
+class CallRoom(NamedTuple):
+    """Most bytes that one call may take, beside what others take.
+
+    Attributes
+    ----------
+    forward_bytes, backward_bytes
+        During its halves.
+    kept_bytes
+        Between them.
+    """
+
+    forward_bytes: int
+    kept_bytes: int
+    backward_bytes: int
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,38 @@ class OrderedLine:
                 most = max(most, self.calls[~half].backward_peak(kept, costs[~half]))
         return most
 
+    def room_of(self, i: int, costs: Sequence[PartCost], budget_bytes: int) -> CallRoom:
+        """The room of call `i` within `budget_bytes`, if the other calls have these costs.
+
+        Examples
+        --------
+        >>> much, little = PartCost(0, 8, 9, 10, 1.0), PartCost(1, 2, 9, 12, 1.5)
+        >>> calls = (CallInLine((much, little), 0, 0, 1, 0),) * 2
+        >>> OrderedLine(calls, (0, 1, -2, -1), (0, 1)).room_of(0, [little, little], 20)
+        CallRoom(forward_bytes=20, kept_bytes=8, backward_bytes=20)
+        """
+        kept, is_open = 0, False
+        forward = between = backward = budget_bytes
+        for half in self.order:
+            j = max(half, ~half)
+            call, cost = self.calls[j], costs[j]
+            if half == i:
+                is_open = True
+                forward = budget_bytes - call.before_bytes - kept + call.shared_bytes
+                between = budget_bytes - call.before_bytes - kept - call.between_bytes
+            elif j == i:
+                is_open = False
+                backward = budget_bytes - call.backward_before_bytes - kept + call.shared_bytes
+            elif half >= 0:
+                if is_open:
+                    between = min(between, budget_bytes - call.forward_peak(kept, cost))
+                kept += cost.kept_bytes
+            else:
+                kept -= cost.kept_bytes
+                if is_open:
+                    between = min(between, budget_bytes - call.backward_peak(kept, cost))
+        return CallRoom(forward, between, backward)
+
     def divide(self, budget_bytes: int) -> LinePlan | None:
         """The quickest choices found that stay within `budget_bytes`; ``None`` if none are found.
 
@@ -73,12 +122,12 @@ class OrderedLine:
         """
         if self.is_plain:
             return divide(self.calls, budget_bytes)
-        found = [self._plan(costs) for costs in self._alike()]
+        found = [self.plan_of(costs) for costs in self._alike()]
         low, high = 0, self._store_all_bytes()
         asked = min(budget_bytes, high)
         for _ in range(_ATTEMPTS):
             costs = self._programme(asked)
-            plan = None if costs is None else self._plan(costs)
+            plan = None if costs is None else self.plan_of(costs)
             if plan is not None:
                 found.append(plan)
             if plan is None or plan.peak_bytes <= budget_bytes:
@@ -123,7 +172,8 @@ class OrderedLine:
         rows = [[row[min(k, len(row) - 1)] for row in ranked] for k in range(most)]
         return [self._unified(row) for row in rows]
 
-    def _plan(self, costs: tuple[PartCost, ...]) -> LinePlan:
+    def plan_of(self, costs: tuple[PartCost, ...]) -> LinePlan:
+        """The plan by which the calls have these costs."""
         return LinePlan(costs, self.peak_of(costs), sum(cost.time_s for cost in costs))
 
 

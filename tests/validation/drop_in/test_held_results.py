@@ -38,3 +38,14 @@ def test_what_goes_is_not():
 def test_of_two_calls_nothing_is_known():
     """A gradient goes to the part before, or stays: no later backward tells."""
     assert run(lambda i: True, num_calls=2) == (0, 0)
+
+
+def test_a_loss_that_stays_says_nothing_of_the_outputs_of_other_calls():
+    """The last call makes it, and the loop holds it to the end of the step."""
+    results, loss = HeldResults(), torch.zeros(1)
+    outputs = [torch.zeros(9000), torch.zeros(9000)]
+    for number, made in enumerate((*outputs, loss)):
+        results.add(number, [made])
+    for number in (2, 1, 0):
+        results.end(number, [torch.zeros(9000)])
+    assert results.held_bytes(3) == (0, 0, 4)

@@ -46,3 +46,31 @@ def test_a_share_is_one_of_the_whole_step():
     model(x).square().sum().backward()
     with pytest.raises(schedsim.InfeasibleBudgetError, match="a step of 2 parts does not fit"):
         model(x)
+
+
+class ManyLayers(nn.Module):
+    """Two parts, of which the second keeps most of the bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        layers = (nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(8))
+        self.rest = nn.Sequential(*layers)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        return self.rest(x)
+
+
+@pytest.mark.parametrize("share", ["90%", "70%"])
+def test_what_one_part_leaves_another_uses(share):
+    """A part has the very bytes that are left, not the next smaller of a few shares."""
+    torch.manual_seed(0)
+    model, x = ManyLayers(), torch.randn(256, 16)
+    schedsim.rematerialize(model, x, share, in_place=True, effort=0.2)
+    for _ in range(3):
+        model(x).square().sum().backward()
+    session = session_in(model)
+    assert max(max(part.run_counts.values()) for part in session.parts) > 1
+    assert 0.97 * session.budget_bytes < session.peak_bytes <= session.budget_bytes
