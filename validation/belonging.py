@@ -15,7 +15,10 @@ from schedsim.plans.plan import Plan
 from schedsim.plans.setting import StepChanges
 from schedsim.units import format_bytes
 
-from .step_planning import CapturedStep, Settings, capture_step, offloading_of
+from .captured_step import CapturedStep
+from .step_capture import capture_step
+from .step_planning import offloading_of
+from .step_settings import Settings
 
 
 def captured_for(

@@ -18,14 +18,17 @@ from schedsim.plans.setting import refuse_levels
 
 from .belonging import captured_for
 from .capture.skeleton import refuse_foreign
+from .captured_step import CapturedStep
 from .drop_in.drop_in_options import DropInOptions
 from .drop_in.in_place import in_place, session_in
 from .environment import resolve_device
 from .ranks import ALONE, Ranks, ranks_of
 from .ranks.wrappers import inside, refuse_wrapped
 from .rematerialized import Rematerialized
+from .step_capture import capture_step
 from .step_inputs import check_inputs_in_place, check_step_inputs
-from .step_planning import CapturedStep, Settings, capture_step, resolved_budget
+from .step_planning import resolved_budget
+from .step_settings import Settings
 from .torch_private.pytrees import tree_map_only
 from .varying_steps import are_for_many_sizes
 from .ways.choices import price

@@ -23,6 +23,7 @@ from .autocasts import Autocast, backward_within
 from .block_level.parts import OtherPath
 from .block_level.scheduled_blocks import ScheduledBlocks, plain_loss
 from .capture.skeleton import count_extra_inputs
+from .captured_step import CapturedStep
 from .drop_in.saved_elsewhere import saved_elsewhere
 from .guards.asking import OtherAnswer
 from .guards.differential import Difference
@@ -46,21 +47,13 @@ from .ranks.wrappers import (
     why_not_compared,
 )
 from .step_bound import kept_within
+from .step_capture import BlockLevelWarning, capture_step
 from .step_check import compare
 from .step_inputs import check_step_inputs
 from .step_key import key_difference, key_digest, step_key
-from .step_planning import (
-    BlockLevelWarning,
-    CapturedStep,
-    PlannedStep,
-    Settings,
-    capture_step,
-    plan_step,
-    planned_step,
-    resolved_budget,
-    store_all_peak,
-)
+from .step_planning import PlannedStep, plan_step, planned_step, resolved_budget, store_all_peak
 from .step_report import counted, report_dict, report_lines
+from .step_settings import Settings
 from .torch_private.module_tables import tables_of
 from .varying_steps import ManySizes, StepWithLoss, are_for_many_sizes, make_step
 from .ways.choices import choose, wanted

@@ -16,7 +16,8 @@ from schedsim.units import format_bytes
 from .guards.differential import Both
 from .measure import get_meter
 from .measure.meters import meter_of_budgets
-from .step_planning import PlannedStep, Settings, plan_step
+from .step_planning import PlannedStep, plan_step
+from .step_settings import Settings
 
 MOST_TRIES = 4
 """Most plans of one step, each tighter by what the plan before measured too much."""

@@ -18,7 +18,8 @@ from .dry_cuda import has_values
 from .environment import device_memory_bytes
 from .guards.differential import Both, Difference
 from .guards.float64_step import Float64Step, in_float64
-from .step_planning import PlannedStep, Settings
+from .step_planning import PlannedStep
+from .step_settings import Settings
 from .ways.chunk import read_chunks
 
 _FLOAT64 = 4

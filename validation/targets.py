@@ -181,7 +181,7 @@ class Read:
     @property
     def origin(self) -> StepChanges:
         """How the step was captured, in the form of a plan's setting."""
-        from .step_planning import bare
+        from .captured_step import bare
 
         level = "block" if isinstance(self.captured, CapturedChain) else "op"
         structure = workload_hash(bare(self.workload, self.workload.static_bytes))

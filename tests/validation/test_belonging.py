@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.belonging import _differences, captured_for  # noqa: E402
-from schedsim.validation.step_planning import Settings  # noqa: E402
+from schedsim.validation.step_settings import Settings  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402

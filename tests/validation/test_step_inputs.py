@@ -32,7 +32,7 @@ def refused(match, hint, *arguments, **options):
 
 
 def schedsim_warning():
-    from schedsim.validation.step_planning import BlockLevelWarning
+    from schedsim.validation.step_capture import BlockLevelWarning
 
     return BlockLevelWarning
 

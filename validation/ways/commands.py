@@ -12,7 +12,9 @@ from schedsim.plans.plan import Plan
 
 from ..environment import device_name
 from ..resident_state import counted_line
-from ..step_planning import Settings, capture_step, resolved_budget, with_origin
+from ..step_capture import capture_step
+from ..step_planning import resolved_budget, with_origin
+from ..step_settings import Settings
 from ..targets import load_target
 from .choices import choose, wanted
 from .way import Way, table

@@ -16,7 +16,7 @@ from schedsim.validation.compiled.compile_step import (  # noqa: E402
 )
 from schedsim.validation.compiled.group import FusedGroup, Groups  # noqa: E402
 from schedsim.validation.guards.differential import Difference  # noqa: E402
-from schedsim.validation.step_planning import BlockLevelWarning  # noqa: E402
+from schedsim.validation.step_capture import BlockLevelWarning  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim import Schedule  # noqa: E402

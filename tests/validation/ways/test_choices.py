@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.models import build_model  # noqa: E402
-from schedsim.validation.step_planning import Settings  # noqa: E402
+from schedsim.validation.step_settings import Settings  # noqa: E402
 from schedsim.validation.ways import choices  # noqa: E402
 from schedsim.validation.ways.choices import candidates, wanted  # noqa: E402
 from step_models import TinyGPT, make_step, token_loss  # noqa: E402
