@@ -51,7 +51,7 @@ def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> 
 
 def phases(num_layers: int) -> None:
     """Print a row for a model of `num_layers`."""
-    from schedsim.validation import rematerialized, step_capture, step_planning
+    from schedsim.validation import plan_maker, step_capture, step_planning
     from schedsim.validation.targets import load_target
 
     import schedsim
@@ -60,7 +60,7 @@ def phases(num_layers: int) -> None:
     spent: dict[str, float] = defaultdict(float)
     honest = []
     for name, phase in PHASES.items():
-        for module in (step_capture, step_planning, rematerialized):
+        for module in (step_capture, step_planning, plan_maker):
             if hasattr(module, name):
                 honest.append((module, name, getattr(module, name)))
                 setattr(module, name, timed(spent, phase, getattr(module, name)))

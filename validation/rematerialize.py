@@ -238,7 +238,7 @@ def rematerialize(
     module, arguments, keywords = ranks.together("read the arguments", made)
     if ranks.bound:
         kept = {"shapes": more.shapes, "max_shapes": more.max_shapes}
-        alike = {**kept, **dict(module._settings.alike())}
+        alike = {**kept, **dict(module._plans.settings.alike())}
         ranks.same("compare arguments", alike)
     module.plan_for(*arguments, **keywords)
     return module

@@ -99,7 +99,7 @@ class Watch:
         model = self.module.model
         found: list[Any] = [*model.parameters(), *model.buffers()]
         found += [p.grad for p in model.parameters() if p.grad is not None]
-        loss = self.module._settings.loss
+        loss = self.module._plans.settings.loss
         if isinstance(loss, torch.nn.Module):
             found += [*loss.parameters(), *loss.buffers()]
         if self._optimizer is not None:
@@ -112,7 +112,7 @@ class Watch:
             self._tracker.add(self._inputs, "static")
 
     def _judge(self, peak: int) -> None:
-        state = self.module._last.captured.state
+        state = self.module._plans.last.captured.state
         plan = self.module.last_plan
         assert plan.peak_bytes is not None
         if self._optimizer is None:  # planned for, though not seen

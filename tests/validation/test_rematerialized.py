@@ -1,32 +1,73 @@
-"""A model that trains by a plan: its own parameters and state, another way through a step."""
+"""A model that trains by a plan is the model: its state, its attributes, its copies."""
 
 from __future__ import annotations
+
+import copy
+import pickle
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation import rematerialized  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
 
-LOSS = nn.functional.mse_loss
+
+class Scaled(nn.Module):
+    """A model with an attribute of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.scale = nn.Linear(8, 16), nn.Linear(16, 8), 2.0
+
+    def forward(self, x):
+        return self.scale * self.second(torch.tanh(self.first(x)))
 
 
-def a_model():
-    """Layers whose activation function keeps as many bytes as their product."""
+@pytest.fixture
+def module():
+    """A step of it with its loss."""
     torch.manual_seed(0)
-    parts = (nn.Sequential(nn.Linear(48, 48), nn.GELU()) for _ in range(6))
-    return nn.Sequential(*parts), (torch.randn(512, 48), torch.randn(512, 48))
+    return schedsim.rematerialize(
+        Scaled(), (torch.randn(4, 8), torch.randn(4, 8)), "100%", nn.functional.mse_loss, effort=0.1
+    )
 
 
-def test_another_budget_takes_no_new_capture(monkeypatch):
-    """What was captured for these inputs is planned again."""
-    model, inputs = a_model()
-    module = schedsim.rematerialize(model, inputs, "90%", LOSS, effort=0.2)
-    first = module.plan
-    monkeypatch.setattr(rematerialized, "capture_step", None)
-    module.replan(first.peak_bytes - 50_000)
-    module(*inputs).backward()
-    assert module.plan.peak_bytes <= first.peak_bytes - 50_000
+def test_state_and_attributes_are_the_models(module):
+    model = module.model
+    assert module.state_dict().keys() == model.state_dict().keys()
+    assert all(a is b for a, b in zip(module.parameters(), model.parameters(), strict=True))
+    assert module.scale == 2.0
+    assert dict(module.named_modules())["first"] is model.first
+    module.load_state_dict({name: torch.zeros_like(t) for name, t in model.state_dict().items()})
+    assert not any(p.any() for p in model.parameters())
+    with pytest.raises(AttributeError):
+        _ = module.nothing_of_this_name
+
+
+def test_modes_and_formats_reach_the_model(module):
+    assert not module.eval().model.training
+    assert module.train().model.training
+    assert module.double().model.first.weight.dtype is torch.float64
+
+
+def test_in_evaluation_the_model_itself_runs(module):
+    module.eval()
+    x, target = torch.randn(4, 8), torch.randn(4, 8)
+    assert torch.equal(module(x), module.model(x))
+    assert torch.equal(module(x, target), nn.functional.mse_loss(module.model(x), target))
+
+
+def test_a_copy_plans_for_its_own_parameters(module):
+    copied, x = copy.deepcopy(module), (torch.randn(4, 8), torch.randn(4, 8))
+    copied(*x).backward()
+    assert all(p.grad is not None for p in copied.parameters())
+    assert all(p.grad is None for p in module.parameters())
+    assert copied.budget_bytes == module.budget_bytes
+
+
+def test_pickling_is_refused_with_what_to_save(module):
+    with pytest.raises(schedsim.UnsupportedError) as refused:
+        pickle.dumps(module)
+    assert "state_dict()" in refused.value.hint

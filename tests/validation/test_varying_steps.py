@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation import rematerialized  # noqa: E402
+from schedsim.validation import module_plans, plan_maker  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure.meters import AllocatorMeter  # noqa: E402
@@ -113,8 +113,8 @@ def test_a_further_size_traces_and_plans_nothing(monkeypatch):
     def refuse(*_arguments, **_keywords):
         raise AssertionError("a step of a further size is planned apart")
 
-    monkeypatch.setattr(rematerialized, "capture_step", refuse)
-    monkeypatch.setattr(rematerialized, "make_step", refuse)
+    monkeypatch.setattr(plan_maker, "capture_step", refuse)
+    monkeypatch.setattr(module_plans, "make_step", refuse)
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for x, target in steps[6:]:
         module(x, target).backward()
@@ -141,14 +141,14 @@ def test_a_largest_size_that_is_named_is_planned_for_at_once(monkeypatch):
     losses, parameters, peaks = plain()
     budget = int(0.8 * max(peaks))
     model, module = made(budget, largest={1: max(LENGTHS)}, effort=0.2)
-    [many] = module._many_sizes._steps.values()
+    [many] = module._plans.many_sizes._steps.values()
     known = len(session_in(many).parts[0].schedules)
 
     def refuse(*_arguments, **_keywords):
         raise AssertionError("a step is planned when it comes")
 
-    monkeypatch.setattr(rematerialized, "capture_step", refuse)
-    monkeypatch.setattr(rematerialized, "make_step", refuse)
+    monkeypatch.setattr(plan_maker, "capture_step", refuse)
+    monkeypatch.setattr(module_plans, "make_step", refuse)
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", ReplannedWarning)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import assert_close, branched, captured_step, dropped, gated, left_by  # noqa: E402
-from schedsim.validation import rematerialized  # noqa: E402
+from schedsim.validation import plan_maker  # noqa: E402
 from schedsim.validation.compiled.compile_step import (  # noqa: E402
     CompileWarning,
     compiled_where_it_works,
@@ -215,8 +215,8 @@ def test_a_compiled_step_that_is_another_is_planned_by_blocks(monkeypatch):
 
     monkeypatch.setattr(Groups, "compile", lambda self: None)
     monkeypatch.setattr(FusedGroup, "compiled_as", not_compiled)
-    monkeypatch.setattr(rematerialized, "kept_within", lambda m, s, planned, b, given: planned)
-    monkeypatch.setattr(rematerialized, "compare", compared)
+    monkeypatch.setattr(plan_maker, "kept_within", lambda m, s, planned, b, given: planned)
+    monkeypatch.setattr(plan_maker, "compare", compared)
     model, inputs, loss = gated(2)
     with pytest.warns(BlockLevelWarning, match="op by op its step is another: a gradient is off"):
         module = schedsim.rematerialize(model, inputs, "100%", loss, compile=True, effort=0.2)
@@ -239,7 +239,7 @@ def _least(model, inputs, loss, **options):
 def test_where_large_groups_do_not_fit_smaller_ones_are_planned(monkeypatch):
     """A refusal names the least budget of these, and the report says which groups run."""
     monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
-    monkeypatch.setattr(rematerialized, "kept_within", lambda m, s, planned, b, given: planned)
+    monkeypatch.setattr(plan_maker, "kept_within", lambda m, s, planned, b, given: planned)
     model, inputs, loss = branched()
     least = _least(model, inputs, loss, compile=True)
     module = schedsim.rematerialize(model, inputs, "100%", loss, compile=True, effort=0.5)

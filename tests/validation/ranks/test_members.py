@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 dist = pytest.importorskip("torch.distributed")
 
-from schedsim.validation import rematerialized  # noqa: E402
+from schedsim.validation import plan_maker  # noqa: E402
 from schedsim.validation.ranks import members  # noqa: E402
 from schedsim.validation.ranks.members import communicates, mesh_ranks, ranks_of  # noqa: E402
 from schedsim.validation.ranks.ranks import ALONE, Ranks  # noqa: E402
@@ -85,6 +85,6 @@ def test_a_model_that_was_sharded_after_it_was_planned_says_so(monkeypatch):
     data = torch.randn(8, 4), torch.randn(8, 4)
     assert not communicates(model)
     module = schedsim.rematerialize(model, data, "100%", nn.functional.mse_loss, effort=0.2)
-    monkeypatch.setattr(rematerialized, "communicates", lambda model: True)
+    monkeypatch.setattr(plan_maker, "communicates", lambda model: True)
     with pytest.raises(schedsim.UnsupportedError, match="spread over ranks after it was planned"):
         module(*(tensor[:4] for tensor in data))
