@@ -27,8 +27,8 @@ def test_every_second_step_is_compared_and_a_wrong_plan_is_left(level):
     module = schedsim.rematerialize(
         model, (x, target), "90%", F.mse_loss, effort=0.1, check=2, level=level
     )
-    right = module._last.module.forward
-    module._last.module.forward = lambda *given: 2.0 * right(*given)
+    right = module._plans.last.module.forward
+    module._plans.last.module.forward = lambda *given: 2.0 * right(*given)
     wrong, expected = module(x, target), F.mse_loss(model(x), target)
     assert torch.equal(wrong, 2.0 * expected)
     kind = PlainStepWarning if level == "op" else UserWarning

@@ -127,7 +127,7 @@ def test_a_loss_scale_acts_inside_of_the_micro_batches():
         model.zero_grad()
         (1024.0 * module(*inputs)).backward()
         found.append(gradients(model))
-    assert float(module._last.module._seed) == 1024.0
+    assert float(module._plans.last.module._seed) == 1024.0
     assert all(map(torch.equal, *found))
 
 

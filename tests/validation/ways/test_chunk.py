@@ -218,7 +218,7 @@ def test_a_module_level_of_ops_is_what_runs():
     module = schedsim.rematerialize(
         work.model, work.inputs, "90%", work.loss, level="op", chunk={"head": 4}, effort=0.2
     )
-    assert isinstance(module._last.module, ScheduledOps)
+    assert isinstance(module._plans.last.module, ScheduledOps)
     module(*work.inputs).backward()
     heads = {k: n for k, n in module.run_counts.items() if "chunked_cross_entropy" in k}
     assert list(heads.values()) == [1]

@@ -71,7 +71,7 @@ def test_a_step_that_offloads_fits_and_gives_the_bits_of_the_model(tmp_path):
     peak = module.plan.peak_bytes
     random_states = 5056 * 6
     assert 0.9 * peak <= seen.measured_bytes[0] <= peak + random_states
-    assert module._last.module.mover.pool.peak_bytes > 0
+    assert module._plans.last.module.mover.pool.peak_bytes > 0
     assert {way.offload for way in module.ways} == {True, False}
     schedsim.save(module.plan, tmp_path / "plan.json")
     again = schedsim.apply(model, tmp_path / "plan.json", inputs, LOSS)

@@ -93,14 +93,14 @@ def test_a_plan_with_a_link_trains_and_its_memory_is_as_predicted(line, which, s
     assert its["peak_bytes"] <= plan["budget_bytes"] + 5056 * 4
     # An output that the loss lets go of before its copy is never in host memory.
     assert 0 < its["host_peak_bytes"] <= mine["host_peak_bytes"]
-    assert module._last.module.mover.pool.peak_bytes == its["host_peak_bytes"]
+    assert module._plans.last.module.mover.pool.peak_bytes == its["host_peak_bytes"]
     # Two steps of an optimizer, then the same again.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
         module(*inputs, **target.keywords).backward()
         optimizer.step()
-    assert module._last.module.mover.pool.used_bytes == 0
+    assert module._plans.last.module.mover.pool.used_bytes == 0
 
 
 def test_blocks_that_are_no_line_copy_too(tmp_path, monkeypatch, capsys):
