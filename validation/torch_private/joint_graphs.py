@@ -728,5 +728,7 @@ def replaced_inputs(graph_module: torch.fx.GraphModule) -> list[str]:
     """Names of the inputs that a graph of Dynamo gives other data (``tensor.data = other``)."""
     nodes = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     names = dict(zip(nodes, input_names(graph_module), strict=True))
-    given = [node.args[0] for node in graph_module.graph.nodes if node.target is torch.Tensor.set_]
+    # From torch 2.14 on it is an op of its own, which torch 2.13 lacks.
+    setters = [torch.Tensor.set_, getattr(torch.ops.aten, "shallow_copy_data_", None)]
+    given = [node.args[0] for node in graph_module.graph.nodes if node.target in setters]
     return [names[node] for node in given if node in names]
