@@ -22,7 +22,7 @@ from schedsim.dataflow.chain import Stage
 from schedsim.pipelines import Order, Pipeline
 from schedsim.plans.effort import Effort
 
-from ..graphs._milp import MOST_OF_SIMPLEX, Milp
+from ..graphs._milp import MOST_OF_SIMPLEX, Ints, Milp
 from ._device_choices import lower_envelope
 from ._makespan import weight_times
 from .stage_frontier import StageFrontiers
@@ -60,7 +60,7 @@ def turns_bound(
     >>> round(turns_bound(fronts, pipeline, order, 40_000_000), 5)  # 0.066 by single stages
     0.06775
     """
-    if pipeline.num_chunks > 1 or pipeline.collectives:
+    if pipeline.num_chunks > 1 or pipeline.collectives or _likely_nonzeros(order) > MOST_OF_SIMPLEX:
         return 0.0
     program = _Turns(fronts, pipeline, budget_bytes)
     for device, actions in enumerate(order):
@@ -72,6 +72,21 @@ def turns_bound(
     if answer.infeasible:
         return math.inf
     return 0.0 if answer.bound is None else answer.bound * program.unit_s * (1 - _SAFE)
+
+
+def _likely_nonzeros(order: Order) -> int:
+    """About the non-zeros of the program: a few an action, and one for each that is in flight.
+
+    So the program of a very long order is not even begun.
+    """
+    found = 0
+    for actions in order:
+        flying = 0
+        for kind, _, _ in actions:
+            flying += kind == "F"
+            found += 6 + flying
+            flying -= kind == "B"
+    return found
 
 
 class _Turns:
@@ -136,7 +151,7 @@ class _Turns:
         return int(self.ends[kind][stage, micro])
 
     def _after(
-        self, now: int, before: int, more: np.ndarray, took: float, cut: int | None = None
+        self, now: int, before: int, more: Ints, took: float, cut: int | None = None
     ) -> None:
         """`now` ends so long after `before`, of the same device or with a message at `cut`."""
         message_s = 0.0 if cut is None else self.pipeline.message_s(self.sizes[cut])
@@ -152,7 +167,7 @@ class _Turns:
         gradient = self.sizes[hi - 1] if hi - 1 > 0 else 0
         return layer.output_bytes + gradient + layer.backward_workspace_bytes
 
-    def _fit(self, stage: int, held: np.ndarray, beside: int) -> None:
+    def _fit(self, stage: int, held: Ints, beside: int) -> None:
         room = self.budget_bytes - self.pipeline.device_static_bytes[stage] - beside
         room -= held.size * self.sizes[self.pipeline.cuts[stage]]
         most = room / self.byte_unit
@@ -189,7 +204,8 @@ def dropped_lines(layers: Sequence[Stage], *, frees_output: bool) -> list[tuple[
         for layer, size in zip(layers, sizes, strict=True)
         if size > 0
     )
-    found, dropped, took = [], 0, 0.0
+    found: list[tuple[float, float]] = []
+    dropped, took = 0, 0.0
     for price, size in prices:
         # The first `dropped` bytes less than all take `took`; the next ones have this price.
         if not found or price > found[-1][1]:

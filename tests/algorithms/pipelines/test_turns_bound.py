@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from chains import random_chain
 from listed_plans import plans
+from schedsim.algorithms.pipelines import turns_bound as _turns
 from schedsim.algorithms.pipelines.pipeline_bounds import dropped_s, memory_bound
 from schedsim.algorithms.pipelines.plan_pipeline import plan_pipeline
 from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
@@ -18,7 +19,7 @@ from schedsim.plans.links import Link
 from schedsim.workloads.synthetic import uniform
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_plan_is_faster_than_the_bound_at_its_own_peak(seed):
     """Mixed plans, all orders, late recomputation, freed outputs, and most choices left out."""
     rng = np.random.default_rng(400 + seed)
@@ -26,7 +27,7 @@ def test_no_plan_is_faster_than_the_bound_at_its_own_peak(seed):
     pipeline = make_pipeline(
         random_chain(rng, 6), 3, 5, split_backward=order == "zero-bubble", link=Link(9.0, 0.5)
     )
-    pipeline = replace(pipeline, waits_for_gradient=seed < 3, free_outputs=seed % 2 == 0)
+    pipeline = replace(pipeline, waits_for_gradient=seed < 2, free_outputs=seed % 2 == 0)
     actions = make_order(order, 3, 5)
     few = {"frees_outputs": pipeline.free_outputs}
     fronts = StageFrontiers(pipeline.chain, 10**6, **few)
@@ -53,8 +54,8 @@ def test_stages_that_recompute_in_turn_are_seen_together():
     assert plan.lower_bound_s <= plan.makespan_s
 
 
-def test_where_it_says_nothing():
-    """Several stages a device; and too little memory for any plan, which is a proof."""
+def test_where_it_says_nothing(monkeypatch):
+    """Several stages a device, and many actions; too little memory for any plan is a proof."""
     several = make_pipeline(uniform(8), 2, 4, num_chunks=2)
     order = make_order("interleaved", 2, 4, 2)
     assert turns_bound(StageFrontiers(several.chain, 10**9), several, order, 10**9) == 0.0
@@ -62,6 +63,8 @@ def test_where_it_says_nothing():
     order = make_order("1f1b", 4, 8)
     for budget, cap in ((10**7, 10**7), (4 * 10**6, 10**9)):  # no plan at all; not so many held
         assert turns_bound(StageFrontiers(one.chain, cap), one, order, budget) == float("inf")
+    monkeypatch.setattr(_turns, "MOST_OF_SIMPLEX", 100)
+    assert turns_bound(StageFrontiers(one.chain, 10**7), one, order, 10**7) == 0.0
 
 
 def test_the_lines_are_those_of_what_is_dropped():
