@@ -10,12 +10,14 @@ from schedsim.dataflow.graph import Graph
 from schedsim.errors import UnsupportedError
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import Plan, make_plan, timed
+from schedsim.plans.progress import current
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._block_line import SolvedLine
 from ._cut_table import Order
 from ._graph_blocks import find_blocks
+from ._seeds import saved_bytes_start
 from .bounds import least_memory_bytes, scope_of
 from .local_search import local_search
 
@@ -104,12 +106,11 @@ def hierarchical(
     if budget_bytes < least_memory_bytes(graph)[0]:
         solved = solved or SolvedLine(find_blocks(graph), {})
         starts: tuple[Schedule, ...] = ()  # one op alone needs more memory: no line of blocks helps
+    elif solved is None:
+        solved, starts = _solved_for(graph, budget_bytes, effort, seed)
     else:
-        if solved is None:
-            with effort.part(1.0) as part:
-                solved = solved_line(graph, effort=part, seed=seed)
         starts = line_starts(solved, budget_bytes)
-        effort.spend(solved.work)
+    effort.spend(solved.work)
     with effort.part(1.0) as part:
         part.moves = effort.moves
         plan = local_search(
@@ -129,6 +130,29 @@ def hierarchical(
         options={**plan.options, **given},
         search=replace(plan.search, figures=figures),
     )
+
+
+def _solved_for(
+    graph: Graph, budget_bytes: int, effort: Effort, seed: int
+) -> tuple[SolvedLine, tuple[Schedule, ...]]:
+    """The line of blocks and its schedules; what is best to save comes first, in an instant.
+
+    Blocks take seconds, in which there would be no plan: after an interrupt this one is the start.
+    """
+    early = saved_bytes_start(graph, budget_bytes)
+    if early is not None:
+        current().report(early.makespan_s)
+    starts: tuple[Schedule, ...] = ()
+    try:
+        with effort.part(1.0) as part:
+            solved = solved_line(graph, effort=part, seed=seed)
+        starts = line_starts(solved, budget_bytes)
+    except KeyboardInterrupt:
+        effort.cancel()
+        solved = SolvedLine(find_blocks(graph), {})
+    if effort.cancelled and early is not None:
+        starts = (*starts, Schedule(graph.op_names, early.runs))
+    return solved, starts
 
 
 def plan_budgets(

@@ -259,8 +259,20 @@ def _knapsack(
 def mean_bound(front: Front, held_bytes: float) -> float:
     """A lower bound on the time of mixes of points that hold `held_bytes` on average.
 
-    It is the lower convex envelope of time over held bytes; infinite where no mix holds so little.
+    It is the `lower_envelope`; infinite where no mix holds so little.
     """
+    hull = lower_envelope(front)
+    if not hull or held_bytes < hull[0][0]:
+        return float("inf")
+    for left, right in itertools.pairwise(hull):
+        if held_bytes < right[0]:
+            share = (held_bytes - left[0]) / (right[0] - left[0])
+            return left[1] + share * (right[1] - left[1])
+    return hull[-1][1]
+
+
+def lower_envelope(front: Front) -> list[tuple[float, float]]:
+    """The corners of the lower convex envelope of time over held bytes, more bytes faster."""
     order = np.lexsort((front.time_s, front.held_bytes))
     hull: list[tuple[float, float]] = []
     for p in order.tolist():
@@ -270,13 +282,7 @@ def mean_bound(front: Front, held_bytes: float) -> float:
         while len(hull) > 1 and _above(hull[-2], hull[-1], point):
             hull.pop()
         hull.append(point)
-    if not hull or held_bytes < hull[0][0]:
-        return float("inf")
-    for left, right in itertools.pairwise(hull):
-        if held_bytes < right[0]:
-            share = (held_bytes - left[0]) / (right[0] - left[0])
-            return left[1] + share * (right[1] - left[1])
-    return hull[-1][1]
+    return hull
 
 
 def _above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:

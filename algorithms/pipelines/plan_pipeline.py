@@ -22,6 +22,7 @@ from .candidate_cuts import candidate_cuts
 from .partition import Partitions
 from .pipeline_bounds import memory_bound, partition_scope, work_bound
 from .stage_frontier import MAX_POINTS, StageFrontiers
+from .turns_bound import turns_bound
 
 Partition = Literal["given", "auto"]
 
@@ -226,6 +227,8 @@ def plan_pipeline(
     elif partition == "given" and _can_fit(pipeline, fronts):
         facts = orders[chosen.most_owed]
         most = memory_bound(fronts, pipeline, facts.order, budget_bytes)
+        if run is not None and most < run.makespan_s:
+            most = max(most, turns_bound(fronts, pipeline, facts.order, budget_bytes))
         if most > bound * (1 + OPTIMALITY_TOLERANCE):
             bound, scope = most, PERSISTENT_IN_PARTITION
     if run is not None:

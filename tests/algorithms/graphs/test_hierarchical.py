@@ -7,8 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 from schedsim.algorithms.chains._recurrence import find_classes
+from schedsim.algorithms.graphs import _block_line
 from schedsim.algorithms.graphs._block_line import SolvedLine
-from schedsim.algorithms.graphs._block_options import BlockClass
+from schedsim.algorithms.graphs._block_options import BlockClass, block_classes
 from schedsim.algorithms.graphs._block_recurrence import (
     BACKWARD,
     FORWARD,
@@ -27,6 +28,7 @@ from training_graphs import (
 )
 
 from schedsim import Chain, Graph, Op, Schedule, UnsupportedError, simulate
+from schedsim.plans import progress
 from schedsim.plans.effort import Effort
 from schedsim.workloads import WorkloadOptions, build_workload
 
@@ -349,3 +351,23 @@ def test_a_budget_that_one_op_rules_out_costs_no_blocks(monkeypatch):
     plan = hierarchical(chain.graph, 2, effort=0.2)
     assert plan.proven_infeasible
     assert plan.search.figures["blocks"] == 3
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_an_interrupt_while_blocks_are_solved_gives_the_plan_so_far(noted, monkeypatch):
+    """Whether it comes between two searches of a block, or one of them takes note of it."""
+    graph, reports = transformer(24), []
+
+    def interrupted(line, *, effort, seed):
+        reports.append(progress.current().best_s)
+        if not noted:
+            raise KeyboardInterrupt
+        effort.cancel()
+        return block_classes(line, effort=Effort(0.0), seed=seed)
+
+    monkeypatch.setattr(_block_line, "block_classes", interrupted)
+    with progress.searching("auto"):
+        plan = hierarchical(graph, int(0.5 * peak_of(graph)), effort=1.0)
+    assert plan.feasible
+    assert plan.search.interrupted
+    assert plan.makespan_s <= reports[0] < float("inf")  # there was a plan before the blocks
