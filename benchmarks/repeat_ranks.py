@@ -10,8 +10,8 @@ A line of ``--results`` is written for each run: test, outcome, seconds, load of
 of processes, commit. A later call goes on from there, so that rounds add up over days: it runs what
 is missing of ``--times``. ``--minutes`` ends a call after a whole test. ``--table`` prints the
 counts of each test and runs nothing. What a failing run left (its errors, and the Python stacks of
-every rank of a run that hangs) is written beside the results. Nothing that one run measured is there
-in the next; each test starts processes of its own, and sees them end.
+every rank of a run that hangs) is written beside the results. Nothing that one run measured is
+there in the next; each test starts processes of its own, and sees them end.
 
     python benchmarks/repeat_ranks.py --tier fast --minutes 60
     python benchmarks/repeat_ranks.py --table > benchmarks/results/repeat-ranks.md
@@ -229,8 +229,8 @@ def table(runs: Iterable[RankRun]) -> str:
     lines = [
         "# Tests that start ranks, run many times",
         "",
-        "Written by `python benchmarks/repeat_ranks.py --table`. A run that hangs is ended by its own",
-        "test after some minutes, and counts as failed, as one whose process aborts.",
+        "Written by `python benchmarks/repeat_ranks.py --table`. A run that hangs is ended by its",
+        "own test after some minutes, and counts as failed, as one whose process aborts.",
         "",
         f"{len(every)} runs of {len(started)} tests: {count['passed']} passed, {count['failed']} "
         f"failed, {count[CUT_SHORT]} cut short by the end of the whole call.",
