@@ -135,7 +135,7 @@ def main() -> None:
                 input_args=tokens if number == 0 else sent,
                 output_args=logits.requires_grad_() if last else sent,
                 input_grads=None if number == 0 else sent.detach(),
-                output_grads=None if last else sent.detach(),
+                output_grads=logits.detach() if last else sent.detach(),
                 group=mesh["pipeline"].get_group(),
             )
         )

@@ -47,8 +47,20 @@ class EndWriter(UnitWriter):
         """Where the gradient of an end's matrix is written; embedding and head may share it."""
         if self.training.state == "megatron":
             return {}
-        matrix = 2 * -(-self.model.vocab * self.model.hidden // self.degrees.tensor)
-        return {f"G {which} {micro}": matrix}
+        return {f"G {which} {micro}": 2 * -(-self._end_size // self.degrees.tensor)}
+
+    @property
+    def _end_size(self) -> int:
+        return self.model.vocab * self.model.hidden
+
+    @property
+    def _sums_whole_embedding(self) -> bool:
+        """Whether the embedding's gradient is summed over micro-batches as it is made: whole.
+
+        Where the vocabulary is split, a DTensor writes the gradient of the whole matrix on each
+        rank. FSDP2 cuts it when it reduces it.
+        """
+        return self._sums_in_pipeline and self.degrees.tensor > 1 and self.num_micro > 1
 
     def _keep_end(self, which: str, micro: int) -> None:
         """Keep, add up or reduce the gradient of an end's matrix."""
@@ -65,6 +77,8 @@ class EndWriter(UnitWriter):
             reads = (name, before) if before else (name,)
             in_place = {total: before} if before else {}
             size = 2 * made[name]
+            if which == "embedding" and self._sums_whole_embedding:
+                size = 4 * self._end_size
             self._add(
                 Op(
                     f"sum {which} {micro}",
@@ -83,17 +97,13 @@ class EndWriter(UnitWriter):
         writes = self._end_gradient("embedding", micro)
         # Where the vocabulary is split, a DTensor writes the gradient of the whole matrix, of which
         # it keeps its part.
-        split = self.degrees.tensor > 1 and self.training.state == "fsdp2"
-        self._add(
-            Op(
-                f"embed' {micro}",
-                "backward",
-                self.fabric.op_s(0, 0, 2 * self.part + sum(writes.values())),
-                2 * self.model.vocab * self.model.hidden if split else 0,
-                (f"D x 0 {micro}",),
-                writes,
-            )
-        )
+        split = self.degrees.tensor > 1 and self._gathers
+        moved = self.fabric.op_s(0, 0, 2 * self.part + sum(writes.values()))
+        if self._sums_whole_embedding:
+            split, writes = False, dict.fromkeys(writes, 2 * self._end_size)
+        whole = 2 * self._end_size if split else 0
+        reads = (f"D x 0 {micro}",)
+        self._add(Op(f"embed' {micro}", "backward", moved, whole, reads, writes))
         self._keep_end("embedding", micro)
 
     def _head(self, stage: StageParts, micro: int) -> None:
@@ -248,30 +258,56 @@ class EndWriter(UnitWriter):
             moved = op_s(0, 0, 2 * logits)
             self._add(Op(f"join {micro}", "backward", moved, 0, tuple(found), {grad: logits}))
 
-    @property
-    def _output_bytes(self) -> int:
-        """Bytes of a micro-batch's output that the rank holds to the end of the step."""
-        if self.degrees.pipeline == 1 or not self._gathers:
-            return 0
-        if not any(stage.head for stage in self.stages.values()):
-            return 0
-        return self.tokens * -(-self.model.vocab // self.degrees.tensor) * 2
+    def _cut_embedding(self) -> None:
+        """Keep a rank's part of the embedding's summed gradient, just before it is reduced."""
+        total = self._accumulated.get("embedding", "")
+        if not (self._sums_whole_embedding and total.startswith("G sum ")):
+            return
+        part = total.replace("G sum ", "G cut ")
+        size = 4 * -(-self._end_size // self.degrees.tensor)
+        moved = self.fabric.op_s(0, 0, 2 * size)
+        self._add(Op(f"cut {total[6:]}", "backward", moved, 0, (total,), {part: size}))
+        self._accumulated["embedding"] = part
+
+    def _outputs(self) -> dict[str, int]:
+        """What each micro-batch leaves to the next step: name without its number -> bytes.
+
+        The last stage's outputs stay, and where they are DTensors, what made them: the buffer with
+        the stage's input.
+        """
+        if not self._sums_in_pipeline:
+            return {}
+        held, found = self.training.held_messages, {}
+        for stage in self.stages.values():
+            if stage.head:
+                found["L raw"] = self.tokens * -(-self.model.vocab // self.degrees.tensor) * 2
+                if self.degrees.tensor > 1 and not (held or stage.embedding):
+                    found[f"A x {stage.layers.start}"] = self.part
+            elif held:
+                found[f"A x {stage.layers.stop}"] = self.part
+        return found
 
     def _hold_earlier_outputs(self) -> None:
         """Outputs of the micro-batches that came before those which are played."""
         earlier = self.training.micro_batches(self.degrees) - self.num_micro
-        if not self.one_stream or not self._output_bytes or earlier < 1:
+        outputs = self._outputs()
+        if not self.one_stream or not outputs or earlier < 1:
             return
-        self._earlier = tuple(f"L raw earlier {k}" for k in range(earlier))
-        writes = dict.fromkeys(self._earlier, self._output_bytes)
+        writes = {
+            f"{name} earlier {k}": size for name, size in outputs.items() for k in range(earlier)
+        }
+        self._earlier = tuple(writes)
         self._add(Op("earlier outputs", "forward", 0.0, 0, (), writes))
 
     def _finish(self) -> None:
-        """Outputs that a pipeline holds to the end, then the optimizer."""
-        if self._output_bytes:
-            outputs = (*self._earlier, *(f"L raw {micro}" for micro in range(self.num_micro)))
-            size = self._output_bytes * len(outputs)
-            self._add(Op("outputs", "backward", 0.0, 0, outputs, {"L outputs": size}))
+        """Outputs that a pipeline holds, and the last stage's in one; then the optimizer."""
+        outputs = self._outputs()
+        played = range(self.num_micro)
+        self.results += [*self._earlier, *(f"{name} {k}" for name in outputs for k in played)]
+        if "L raw" in outputs:
+            parts = tuple(name for name in self.results if name.startswith("L raw"))
+            size = outputs["L raw"] * len(parts)
+            self._add(Op("outputs", "backward", 0.0, 0, parts, {"L outputs": size}))
         shard = sum(
             self._shard_parameters(unit)
             for stage in self.stages.values()

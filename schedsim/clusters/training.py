@@ -78,6 +78,10 @@ class Training:
         which makes them anyway, the loop's variable holds them until the next step begins.
     expandable
         Whether the allocator's segments grow (``expandable_segments:True``).
+    held_messages
+        Whether a pipeline's ranks make the buffers of all messages once, and every stage holds its
+        outputs to the end of the step (PyTorch of 2024). Otherwise a buffer lives as long as
+        something reads it, and the last stage alone holds its outputs.
     """
 
     seq: int = 8192
@@ -101,6 +105,7 @@ class Training:
     wide_norm: bool = False
     wide_logits: bool = False
     expandable: bool = False
+    held_messages: bool = False
 
     def micro_batches(self, degrees: Degrees) -> int:
         """How many micro-batches the step has."""
@@ -221,6 +226,12 @@ class Training:
                 "it is of a loss that is compiled, or of one that is eager and whole",
             ),
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
+            (
+                self.held_messages,
+                sharded and not alone,
+                "held_messages",
+                "it is of fsdp2 with --pipeline",
+            ),
             (
                 self.optimizer_in_backward,
                 self.state == "bf16",
