@@ -149,8 +149,7 @@ def main() -> None:
     for _ in range(NUM_STEPS):
         torch.cuda.reset_peak_memory_stats()
         tokens, labels = (
-            torch.zeros((given.batch, given.seq), dtype=torch.long, device="cuda")
-            for _ in range(2)
+            torch.zeros((given.batch, given.seq), dtype=torch.long, device="cuda") for _ in range(2)
         )
         with loss_parallel() if given.tensor > 1 else nullcontext():
             losses: list[Tensor] = []

@@ -49,7 +49,7 @@ _3D = _LONG | {"tensor": 8, "pipeline": 8, "async_tensor": True, "held_messages"
 _2025 = {"compiled_loss": True, "fused_optimizer": True}
 # March 2024: `model.py` returns `self.output(h).float()`, which the loop's `pred` holds, and its
 # RMSNorm converts its input to fp32.
-_2024 = {"fsdp": 8, "wide_logits": True}
+_2024 = {"fsdp": 8, "wide_logits": True, "held_logits": True}
 # `run_train.sh` sets expandable segments; the benchmark of 2024 and Trainy's command do not go
 # through it.
 _SCRIPT = {"expandable": True}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from ..dataflow.graph import Op
 from .rank_units import UnitWriter
 from .stages import StageParts
@@ -11,6 +13,7 @@ class EndWriter(UnitWriter):
     """Writes the ops before the first layer and after the last."""
 
     _earlier: tuple[str, ...] = ()  # outputs of micro-batches that are not played
+    _named = "L before"  # the logits that a variable of the loop holds
 
     def _ends(self, which: str) -> str:
         names = {unit for stage in self.stages.values() for unit in self._end_units(stage)}
@@ -99,11 +102,19 @@ class EndWriter(UnitWriter):
         # it keeps its part.
         split = self.degrees.tensor > 1 and self._gathers
         moved = self.fabric.op_s(0, 0, 2 * self.part + sum(writes.values()))
-        if self._sums_whole_embedding:
-            split, writes = False, dict.fromkeys(writes, 2 * self._end_size)
-        whole = 2 * self._end_size if split else 0
-        reads = (f"D x 0 {micro}",)
-        self._add(Op(f"embed' {micro}", "backward", moved, whole, reads, writes))
+        part, writes = writes, dict.fromkeys(writes, 2 * self._end_size) if split else writes
+        if split and not self._sums_whole_embedding:
+            writes = {f"{name} whole": size for name, size in writes.items()}
+        reads: tuple[str, ...] = (f"D x 0 {micro}",)
+        if self.degrees.tensor > 1:
+            rows = f"D rows {micro}"
+            made = self._passing(f"rows' {micro}") | {rows: self.part * self.degrees.tensor}
+            self._add(Op(f"rows' {micro}", "backward", 0.0, 0, reads, made))
+            reads += (rows,)
+        workspace = self._embedding_workspace if writes else 0
+        self._add(Op(f"embed' {micro}", "backward", moved, workspace, reads, writes))
+        if not part.keys() <= writes.keys():
+            self._add(Op(f"own {micro}", "backward", 0.0, 0, tuple(writes), part))
         self._keep_end("embedding", micro)
 
     def _head(self, stage: StageParts, micro: int) -> None:
@@ -137,14 +148,13 @@ class EndWriter(UnitWriter):
             if extra:
                 writes[f"L wide {micro}"] = extra
             self._add(Op(f"loss {micro}", "forward", op_s(0, 0, logits + extra), 0, (raw,), writes))
+            self._hold_logits(f"L wide {micro}" if extra else raw)
             return
         parts = training.loss_chunks
         for k in range(parts):
             chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
             wide, chance = f"L wide {k} {micro}", f"L chance {k} {micro}"
             size = 2 * logits // parts
-            if training.wide_logits and micro == self.num_micro - 1:
-                self.results.append(wide)
             self._add(
                 Op(
                     f"wide {chunk}",
@@ -166,6 +176,22 @@ class EndWriter(UnitWriter):
                     {chance: size},
                 )
             )
+            self._hold_logits(wide if training.wide_logits else raw)
+
+    def _hold_logits(self, made: str) -> None:
+        """The loop's variable lets go of the logits before, and holds these."""
+        if self.training.held_logits and self.one_stream:
+            self._add(Op(f"name {made}", "forward", reads=(self._named,)))
+            self.results = [one for one in self.results if one != self._named]
+            self.results.append(made)
+            self._named = made
+
+    def _hold_logits_before(self) -> None:
+        """The logits of the step before, which the loop's variable holds."""
+        if self.training.held_logits and self.one_stream:
+            wide = 2 if self.training.wide_logits else 1
+            size = 2 * wide * self.tokens * -(-self.model.vocab // self.degrees.tensor)
+            self._add(Op("logits before", "forward", writes={self._named: size}))
 
     def _head_backward(self, micro: int) -> None:
         model, t, training = self.model, self.degrees.tensor, self.training
@@ -258,6 +284,17 @@ class EndWriter(UnitWriter):
             moved = op_s(0, 0, 2 * logits)
             self._add(Op(f"join {micro}", "backward", moved, 0, tuple(found), {grad: logits}))
 
+    @property
+    def _embedding_workspace(self) -> int:
+        """fp32 sums of tokens of one word, by tens, and of words.
+
+        As ``EmbeddingBackwardKernel.cu`` of PyTorch allocates them for more than 3072 tokens.
+        """
+        if self.tokens <= 3072:
+            return 0
+        parts = -(-self.tokens // 10) + min(self.tokens, self.model.vocab)
+        return 4 * parts * self.model.hidden
+
     def _cut_embedding(self) -> None:
         """Keep a rank's part of the embedding's summed gradient, just before it is reduced."""
         total = self._accumulated.get("embedding", "")
@@ -289,15 +326,38 @@ class EndWriter(UnitWriter):
 
     def _hold_earlier_outputs(self) -> None:
         """Outputs of the micro-batches that came before those which are played."""
-        earlier = self.training.micro_batches(self.degrees) - self.num_micro
-        outputs = self._outputs()
-        if not self.one_stream or not outputs or earlier < 1:
+        earlier = range(self.training.micro_batches(self.degrees) - self.num_micro)
+        if not self.one_stream or not earlier:
             return
         writes = {
-            f"{name} earlier {k}": size for name, size in outputs.items() for k in range(earlier)
+            f"{name} earlier {k}": size for name, size in self._outputs().items() for k in earlier
         }
         self._earlier = tuple(writes)
-        self._add(Op("earlier outputs", "forward", 0.0, 0, (), writes))
+        if self._keeps_sent_back:
+            starts = [one.layers.start for one in self.stages.values() if not one.embedding]
+            sent = {f"D x {start} earlier {k}": self.part for start in starts for k in earlier}
+            self._sent_back += sent
+            writes |= sent
+        if writes:
+            self._add(Op("earlier outputs", "forward", 0.0, 0, (), writes))
+
+    @cached_property
+    def _sent_back(self) -> list[str]:
+        """Gradients of the inputs of stages that were sent, and are held until the next is."""
+        return []
+
+    @property
+    def _several_stages(self) -> bool:
+        """Whether the schedule is one for several stages on each rank."""
+        return self.training.schedule not in ("1f1b", "gpipe")
+
+    @property
+    def _keeps_sent_back(self) -> bool:
+        """Whether gradients that were sent are held until the last backward of the rank.
+
+        `torch.distributed.pipelining` waits for them there where it runs such schedules.
+        """
+        return self._sums_in_pipeline and self._several_stages and not self.training.held_messages
 
     def _finish(self) -> None:
         """Outputs that a pipeline holds, and the last stage's in one; then the optimizer."""

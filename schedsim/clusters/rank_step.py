@@ -11,7 +11,6 @@ units are reduced one after the other (`torch.distributed.pipelining`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from ..dataflow.graph import Op
 from ..pipelines.orders import Action
@@ -58,19 +57,6 @@ class RankStep(LayerOpsWriter):
     _split = False  # whether the gradients of weights are written by actions of their own
     _sent_on = ""  # the output that was sent last
 
-    @cached_property
-    def _sent_back(self) -> list[str]:
-        """Gradients of the input of a stage that were sent, and are held until the next is.
-
-        Where a rank may hold several stages, they are held until the last backward.
-        """
-        return []
-
-    @property
-    def _several_stages(self) -> bool:
-        """Whether the schedule is one for several stages on each rank."""
-        return self.training.schedule not in ("1f1b", "gpipe")
-
     def write(self, actions: Sequence[Action]) -> RankStep:
         """Append the ops of `actions`, then those of the optimizer."""
         self._split = any(action.kind == "W" for action in actions)
@@ -82,6 +68,7 @@ class RankStep(LayerOpsWriter):
                 for unit in self._end_units(stage):
                     (self._gather_now if self.one_stream else self._gather)(unit, 0)
         self._hold_earlier_outputs()
+        self._hold_logits_before()
         for action in actions:
             stage = self.stages[action.stage]
             if action.kind == "F":
@@ -241,7 +228,7 @@ class RankStep(LayerOpsWriter):
             after = stage.layers.stop
             reads = (f"D x {after} {micro}",)
             reads += (f"A x {after} {micro}",) if self._holds_outputs else ()
-        if not self._several_stages:
+        if not self._keeps_sent_back:
             reads += tuple(self._sent_back)
             self._sent_back.clear()
         if not stage.embedding:
