@@ -159,6 +159,12 @@ def _one_after_the_other(model, x):
     other.square().mean().backward()
 
 
+def _some_steps(model, x):
+    for _ in range(3):
+        model.zero_grad()
+        _one_after_the_other(model, x)
+
+
 def _changed_order(rank):
     from torch.distributed.fsdp import fully_shard
 
@@ -173,9 +179,7 @@ def _changed_order(rank):
         sum(out.square().mean() for out in model(x)).backward()
     assert session.numbers
     with pytest.warns(PlainStepWarning, match="all steps keep least from now on"):
-        for _ in range(3):
-            model.zero_grad()
-            _one_after_the_other(model, x)
+        _some_steps(model, x)
     for _ in range(2):
         model.zero_grad()
         resident = storage_bytes([list(model.parameters()), x])
