@@ -24,7 +24,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -203,8 +203,8 @@ def search_in_time(
     )
 
 
-def page(rows: list[SearchedRun], effort: int, minutes: float) -> str:
-    """The table of all rows."""
+def page(rows: list[SearchedRun], effort: int, minutes: float, missing: Sequence[str] = ()) -> str:
+    """The table of all rows; `missing` runs have none yet."""
     lines = [
         "# The joint search against published settings",
         "",
@@ -238,6 +238,8 @@ def page(rows: list[SearchedRun], effort: int, minutes: float) -> str:
     if unfinished:
         lines += ["", f"Not finished in {minutes:g} minutes of processor time:"]
         lines[-1] += f" {'; '.join(unfinished)}."
+    if missing:
+        lines += ["", f"Not run yet: {'; '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -274,7 +276,8 @@ def main() -> None:
         print(known[name], flush=True)
         rows = [known[one] for one, *_ in every if one in known]
         ROWS.write_text("".join(json.dumps(asdict(one)) + "\n" for one in rows))
-        PAGE.write_text(page(rows, given.effort, given.minutes))
+        missing = [one for one, *_ in every if one not in known]
+        PAGE.write_text(page(rows, given.effort, given.minutes, missing))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def test_the_page_tells_slower_and_unfinished_ones(script):
         script.SearchedRun("none", 8, 2.0, 5, 40, 0.0, 1.5, 3.0),
         script.SearchedRun("long", 512, 2.0, 5, 40, processor_s=60.0, unfinished=True),
     ]
-    page = script.page(rows, 40, 1)
+    page = script.page(rows, 40, 1, ["later"])
+    assert page.endswith("Not run yet: later.\n")
     assert "| one | 8 | 2.000 | 1.500 | 0.750 | 0.0% | 3 | fsdp 8 |" in page
     assert "3 runs, 2 of them faster than what the search chose" in page
     assert "Not finished in 1 minutes of processor time: long." in page
