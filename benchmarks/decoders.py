@@ -59,6 +59,7 @@ class Sizes:
 SIZES = {
     "llama3-8b": Sizes(32, 4096, 32, 8, 14336),
     "llama3-70b": Sizes(80, 8192, 64, 8, 28672),
+    "llama3-405b": Sizes(126, 16384, 128, 8, 53248),
     "llama3.2-3b": Sizes(28, 3072, 24, 8, 8192, tied=True),
 }
 

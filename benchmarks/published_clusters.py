@@ -6,18 +6,26 @@ order of the pipeline and recomputation. Nothing lies on the host. Both times ar
 `schedsim.cluster`: the run's own settings are in the space, or have a word that the search does not
 use. The memory is the device's, or what the run's own prediction reserves where that is more.
 
-    PYTHONPATH=. python benchmarks/published_clusters.py > benchmarks/results/published-clusters.md
+Each run is searched in a process of its own, which ends after ``--minutes`` of processor time. Rows
+are kept in published-clusters.jsonl as they come; a row whose run another checkout predicted with
+other numbers is made again.
+
+    PYTHONPATH=. python benchmarks/published_clusters.py
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import math
+import multiprocessing
+import resource
+import statistics
 import sys
 import time
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +34,8 @@ import schedsim
 from schedsim.clusters.joint_choice import ClusterChoice, choose
 
 ROOT = Path(__file__).resolve().parents[1]
+ROWS = ROOT / "benchmarks/results/published-clusters.jsonl"
+PAGE = ROOT / "benchmarks/results/published-clusters.md"
 _DEGREES = ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
 _CHOSEN = ("batch", "num_micro_batches", "schedule", "num_chunks", "recompute", "regather")
 _MEMORY = {"h100-96gb": 95.0396 * 2**30, "h100-80gb": 80e9, "a100-80gb": 80e9}
@@ -91,83 +101,183 @@ def _claims_of(paper: str) -> ModuleType:
     return module
 
 
-@cache
+@dataclass(frozen=True)
+class SearchedRun:
+    """A published run, and what the search chose in its place.
+
+    Attributes
+    ----------
+    run, devices
+        Its name, and how many devices it has.
+    its_s, its_reserved_bytes
+        Its own step in this model: seconds, and reserved bytes of the fullest rank.
+    effort
+        How many candidates the search may simulate.
+    chosen_s, lower_bound_s
+        Seconds of the chosen step, 0 where the search found none that fits, and the bound of all.
+    processor_s
+        Processor time of the search.
+    chosen
+        Degrees, micro-batches and recomputation.
+    unfinished
+        Whether the search was ended before it had an answer.
+    """
+
+    run: str
+    devices: int
+    its_s: float
+    its_reserved_bytes: int
+    effort: int
+    chosen_s: float = 0.0
+    lower_bound_s: float = 0.0
+    processor_s: float = 0.0
+    chosen: str = ""
+    unfinished: bool = False
+
+
 def _searched(
-    model: str,
-    device: str,
-    devices: int,
-    global_batch: int,
-    budget_bytes: int,
-    settings: tuple[tuple[str, Any], ...],
-    effort: int,
-) -> tuple[ClusterChoice, float]:
-    began = time.perf_counter()
-    found = choose(
+    name: str, model: str, device: str, options: dict[str, Any], effort: int
+) -> SearchedRun:
+    its = schedsim.cluster(model, device=device, **options)
+    devices = math.prod(options.get(degree, 1) for degree in _DEGREES if degree != "expert")
+    data = options.get("fsdp", 1) * options.get("replicate", 1)
+    left = {k: v for k, v in options.items() if k not in (*_DEGREES, *_CHOSEN)}
+    began = time.process_time()
+    found: ClusterChoice = choose(
         model,
-        budget_bytes,
+        max(int(_MEMORY[device]), its.reserved_bytes),
         devices=devices,
-        global_batch=global_batch,
+        global_batch=options.get("batch", 1) * data,
         device=device,
         effort=effort,
         offload=False,
-        **dict(settings),
+        **left,
     )
-    return found, time.perf_counter() - began
+    took = time.process_time() - began
+    own = (name, devices, its.step_s, its.reserved_bytes, effort)
+    if found.best is None:
+        return SearchedRun(*own, 0.0, found.lower_bound_s, took)
+    best = found.best
+    words = [
+        f"{degree} {getattr(best.degrees, degree)}"
+        for degree in _DEGREES
+        if getattr(best.degrees, degree) > 1
+    ]
+    training = best.training
+    words += [f"{training.num_micro_batches} micro-batches", f"recompute {training.recompute}"]
+    return SearchedRun(*own, best.step_s, found.lower_bound_s, took, ", ".join(words))
+
+
+def _search_apart(queue: Any, minutes: float, *arguments: Any) -> None:
+    limit = math.ceil(60 * minutes)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))  # the process is killed then
+    queue.put(_searched(*arguments))
+
+
+def search_in_time(
+    name: str, model: str, device: str, options: dict[str, Any], effort: int, minutes: float
+) -> SearchedRun:
+    """The search, or a row that says that it was ended."""
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    arguments = (queue, minutes, name, model, device, options, effort)
+    process = context.Process(target=_search_apart, args=arguments)
+    process.start()
+    while process.is_alive() and queue.empty():
+        process.join(0.2)
+    if not queue.empty():
+        found = queue.get()
+        process.join()
+        return found
+    if process.exitcode != -24:  # SIGXCPU
+        raise RuntimeError(f"the search for {name} ended with {process.exitcode}")
+    its = schedsim.cluster(model, device=device, **options)
+    return SearchedRun(
+        name,
+        its.degrees.num_devices,
+        its.step_s,
+        its.reserved_bytes,
+        effort,
+        processor_s=60 * minutes,
+        unfinished=True,
+    )
+
+
+def page(rows: list[SearchedRun], effort: int, minutes: float, missing: Sequence[str] = ()) -> str:
+    """The table of all rows; `missing` runs have none yet."""
+    lines = [
+        "# The joint search against published settings",
+        "",
+        f"`python benchmarks/published_clusters.py --effort {effort}`, schedsim "
+        f"{schedsim.__version__}: times are predictions of one model for both. `processor s` is the"
+        " time of the search.",
+        "",
+        "| run | devices | its step (s) | chosen (s) | chosen/its | gap | processor s | chosen |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        if row.unfinished:
+            continue
+        start = f"| {row.run} | {row.devices} | {row.its_s:.3f} |"
+        if not row.chosen_s:
+            lines.append(f"{start} none | | | {row.processor_s:.0f} | |")
+            continue
+        lines.append(
+            f"{start} {row.chosen_s:.3f} | {row.chosen_s / row.its_s:.3f} | "
+            f"{1 - row.lower_bound_s / row.chosen_s:.1%} | {row.processor_s:.0f} | {row.chosen} |"
+        )
+    ended = [row for row in rows if not row.unfinished]
+    shares = [row.chosen_s / row.its_s if row.chosen_s else math.inf for row in ended]
+    slower = sum(share > 1 + 1e-9 for share in shares)
+    lines += ["", f"{len(ended)} runs, {slower} of them faster than what the search chose"]
+    if ended:
+        lines[-1] += f" (median {statistics.median(shares):.3f} of their time, "
+        lines[-1] += f"at most {max(shares):.3f})"
+    lines[-1] += "."
+    unfinished = [row.run for row in rows if row.unfinished]
+    if unfinished:
+        lines += ["", f"Not finished in {minutes:g} minutes of processor time:"]
+        lines[-1] += f" {'; '.join(unfinished)}."
+    if missing:
+        lines += ["", f"Not run yet: {'; '.join(missing)}."]
+    return "\n".join(lines) + "\n"
+
+
+def is_current(
+    row: SearchedRun, model: str, device: str, options: dict[str, Any], minutes: float
+) -> bool:
+    """Whether another search would say the same, as far as the run's own numbers tell."""
+    if row.unfinished and 60 * minutes > row.processor_s:
+        return False
+    its = schedsim.cluster(model, device=device, **options)
+    return (row.its_s, row.its_reserved_bytes) == (its.step_s, its.reserved_bytes)
 
 
 def main() -> None:
-    """Print a table of all runs."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Search for the runs that have no row, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="a part of a run's name")
     parser.add_argument("--effort", type=int, default=40, help="candidates simulated, at most")
+    parser.add_argument("--minutes", type=float, default=10.0, help="processor time of one run")
     given = parser.parse_args()
-    print(
-        f"`python benchmarks/published_clusters.py --effort {given.effort}`, schedsim "
-        f"{schedsim.__version__}: times are predictions of one model for both.\n"
-    )
-    print("| run | devices | its step (s) | chosen (s) | chosen/its | gap | seconds | chosen |")
-    print("|---|---:|---:|---:|---:|---:|---:|---|")
-    num, slower = 0, 0
-    for name, model, device, options in published():
+    known: dict[str, SearchedRun] = {}
+    if ROWS.exists():
+        for line in ROWS.read_text().splitlines():
+            row = SearchedRun(**json.loads(line))
+            known[row.run] = row
+    every = list(published())
+    for name, model, device, options in every:
+        row = known.get(name)
         if given.only not in name:
             continue
-        its = schedsim.cluster(model, device=device, **options)
-        devices = math.prod(options.get(degree, 1) for degree in _DEGREES if degree != "expert")
-        data = options.get("fsdp", 1) * options.get("replicate", 1)
-        left = {k: v for k, v in options.items() if k not in (*_DEGREES, *_CHOSEN)}
-        budget = max(int(_MEMORY[device]), its.reserved_bytes)
-        found, took = _searched(
-            model,
-            device,
-            devices,
-            options.get("batch", 1) * data,
-            budget,
-            tuple(sorted(left.items())),
-            given.effort,
-        )
-        num += 1
-        if found.best is None:
-            slower += 1
-            print(
-                f"| {name} | {devices} | {its.step_s:.3f} | none | | | {took:.0f} | |", flush=True
-            )
+        if row and is_current(row, model, device, options, given.minutes):
             continue
-        best = found.best
-        slower += best.step_s > its.step_s * (1 + 1e-9)
-        gap = 1 - found.lower_bound_s / best.step_s
-        words = ", ".join(
-            f"{degree} {getattr(best.degrees, degree)}"
-            for degree in _DEGREES
-            if getattr(best.degrees, degree) > 1
-        )
-        training = best.training
-        words += f", {training.num_micro_batches} micro-batches, recompute {training.recompute}"
-        print(
-            f"| {name} | {devices} | {its.step_s:.3f} | {best.step_s:.3f} | "
-            f"{best.step_s / its.step_s:.3f} | {gap:.1%} | {took:.0f} | {words} |",
-            flush=True,
-        )
-    print(f"\n{num} runs, {slower} of them faster than what the search chose.")
+        known[name] = search_in_time(name, model, device, options, given.effort, given.minutes)
+        print(known[name], flush=True)
+        rows = [known[one] for one, *_ in every if one in known]
+        ROWS.write_text("".join(json.dumps(asdict(one)) + "\n" for one in rows))
+        missing = [one for one, *_ in every if one not in known]
+        PAGE.write_text(page(rows, given.effort, given.minutes, missing))
 
 
 if __name__ == "__main__":

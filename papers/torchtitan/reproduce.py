@@ -44,12 +44,12 @@ _SELECTIVE = {"batch": 2, "recompute": "selective"}
 _COMPILED = _SELECTIVE | {"compiled": True}
 _LONG = {"recompute": "full", "compiled": True, "float8": True}
 # Tables 5 and 6 say so.
-_3D = _LONG | {"tensor": 8, "pipeline": 8, "async_tensor": True}
+_3D = _LONG | {"tensor": 8, "pipeline": 8, "async_tensor": True, "held_messages": True}
 # From June 2025 on: the loss is compiled with the layers, AdamW is fused.
 _2025 = {"compiled_loss": True, "fused_optimizer": True}
 # March 2024: `model.py` returns `self.output(h).float()`, which the loop's `pred` holds, and its
 # RMSNorm converts its input to fp32.
-_2024 = {"fsdp": 8, "wide_logits": True}
+_2024 = {"fsdp": 8, "wide_logits": True, "held_logits": True}
 # `run_train.sh` sets expandable segments; the benchmark of 2024 and Trainy's command do not go
 # through it.
 _SCRIPT = {"expandable": True}

@@ -33,10 +33,11 @@ def casts_to_float8(model: Architecture, training: Training) -> bool:
 def gathers_float8(model: Architecture, degrees: Degrees, training: Training) -> bool:
     """Whether the weights of layers are gathered in 8 bits too.
 
-    Not with a pipeline, whose weights stay gathered: the runs of Llama 3 405B that torchtitan
-    published reserve 6 GiB more than they would so (their page does not name the setting).
+    Not where context-parallel ranks alone share them: torchtitan then leaves the setting out
+    (``parallel_dims.dp_shard_enabled`` in its ``float8.py``).
     """
-    return degrees.pipeline == 1 and casts_to_float8(model, training)
+    alone = degrees.fsdp == 1 and degrees.context > 1
+    return casts_to_float8(model, training) and not alone
 
 
 def write_layer(

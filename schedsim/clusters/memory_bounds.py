@@ -69,13 +69,19 @@ def stage_sizes(
     return StageSizes(
         each * (sum(shares) + ends),
         4 * sum(shares),
-        4 * matrix * (stage.embedding + stage.head),
+        4 * (matrix * stage.head + _summed_embedding(model, degrees) * stage.embedding),
         matrix if stage.head else 0,
         4 * sum(layer_shard(model, degrees, number) for number in stage.layers),
         shares[-1] if shares else 0,
         shares[-2] if len(shares) > 1 else 0,
         ends,
     )
+
+
+def _summed_embedding(model: Architecture, degrees: Degrees) -> int:
+    """Elements of the sum of the embedding's gradient: a pipeline sums it whole on each rank."""
+    whole = model.vocab * model.hidden
+    return whole if degrees.pipeline > 1 else -(-whole // degrees.tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,8 @@ def least_bytes(
     count = training.micro_batches(degrees)
     played = min(count, representative_micro_batches(degrees, training) or count)
     moments = moments_of(training.schedule, degrees.pipeline, played, training.num_chunks)[number]
-    kept = [_kept_bytes(*pair) for pair in zip(rank.stages, layers, strict=True)]
+    resident = training.held_messages
+    kept = [_kept_bytes(*pair, resident) for pair in zip(rank.stages, layers, strict=True)]
     stays = degrees.pipeline > 1 or training.zero_stage == 2
     held = _with_gathered if stays else _sharded
     return max(
@@ -123,10 +130,11 @@ class _KeptByStages:
     layers: list[list[LayerBytes]]
 
 
-def _kept_bytes(stage: StageParts, layers: list[LayerBytes]) -> int:
-    """The input of a rank's first layer is a message's buffer, which is resident."""
+def _kept_bytes(stage: StageParts, layers: list[LayerBytes], resident: bool) -> int:
+    """The input of a rank's first layer is a message's buffer, which may be `resident`."""
     total = sum(one.input_bytes + one.kept_bytes for one in layers)
-    return total - (layers[0].input_bytes if layers and not stage.embedding else 0)
+    counted = resident and layers and not stage.embedding
+    return total - (layers[0].input_bytes if counted else 0)
 
 
 def _with_gathered(

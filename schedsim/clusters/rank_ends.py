@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from ..dataflow.graph import Op
 from .rank_units import UnitWriter
 from .stages import StageParts
@@ -11,6 +13,7 @@ class EndWriter(UnitWriter):
     """Writes the ops before the first layer and after the last."""
 
     _earlier: tuple[str, ...] = ()  # outputs of micro-batches that are not played
+    _named = "L before"  # the logits that a variable of the loop holds
 
     def _ends(self, which: str) -> str:
         names = {unit for stage in self.stages.values() for unit in self._end_units(stage)}
@@ -47,8 +50,20 @@ class EndWriter(UnitWriter):
         """Where the gradient of an end's matrix is written; embedding and head may share it."""
         if self.training.state == "megatron":
             return {}
-        matrix = 2 * -(-self.model.vocab * self.model.hidden // self.degrees.tensor)
-        return {f"G {which} {micro}": matrix}
+        return {f"G {which} {micro}": 2 * -(-self._end_size // self.degrees.tensor)}
+
+    @property
+    def _end_size(self) -> int:
+        return self.model.vocab * self.model.hidden
+
+    @property
+    def _sums_whole_embedding(self) -> bool:
+        """Whether the embedding's gradient is summed over micro-batches as it is made: whole.
+
+        Where the vocabulary is split, a DTensor writes the gradient of the whole matrix on each
+        rank. FSDP2 cuts it when it reduces it.
+        """
+        return self._sums_in_pipeline and self.degrees.tensor > 1 and self.num_micro > 1
 
     def _keep_end(self, which: str, micro: int) -> None:
         """Keep, add up or reduce the gradient of an end's matrix."""
@@ -65,6 +80,8 @@ class EndWriter(UnitWriter):
             reads = (name, before) if before else (name,)
             in_place = {total: before} if before else {}
             size = 2 * made[name]
+            if which == "embedding" and self._sums_whole_embedding:
+                size = 4 * self._end_size
             self._add(
                 Op(
                     f"sum {which} {micro}",
@@ -83,17 +100,21 @@ class EndWriter(UnitWriter):
         writes = self._end_gradient("embedding", micro)
         # Where the vocabulary is split, a DTensor writes the gradient of the whole matrix, of which
         # it keeps its part.
-        split = self.degrees.tensor > 1 and self.training.state == "fsdp2"
-        self._add(
-            Op(
-                f"embed' {micro}",
-                "backward",
-                self.fabric.op_s(0, 0, 2 * self.part + sum(writes.values())),
-                2 * self.model.vocab * self.model.hidden if split else 0,
-                (f"D x 0 {micro}",),
-                writes,
-            )
-        )
+        split = self.degrees.tensor > 1 and self._gathers
+        moved = self.fabric.op_s(0, 0, 2 * self.part + sum(writes.values()))
+        part, writes = writes, dict.fromkeys(writes, 2 * self._end_size) if split else writes
+        if split and not self._sums_whole_embedding:
+            writes = {f"{name} whole": size for name, size in writes.items()}
+        reads: tuple[str, ...] = (f"D x 0 {micro}",)
+        if self.degrees.tensor > 1:
+            rows = f"D rows {micro}"
+            made = self._passing(f"rows' {micro}") | {rows: self.part * self.degrees.tensor}
+            self._add(Op(f"rows' {micro}", "backward", 0.0, 0, reads, made))
+            reads += (rows,)
+        workspace = self._embedding_workspace if writes else 0
+        self._add(Op(f"embed' {micro}", "backward", moved, workspace, reads, writes))
+        if not part.keys() <= writes.keys():
+            self._add(Op(f"own {micro}", "backward", 0.0, 0, tuple(writes), part))
         self._keep_end("embedding", micro)
 
     def _head(self, stage: StageParts, micro: int) -> None:
@@ -127,14 +148,13 @@ class EndWriter(UnitWriter):
             if extra:
                 writes[f"L wide {micro}"] = extra
             self._add(Op(f"loss {micro}", "forward", op_s(0, 0, logits + extra), 0, (raw,), writes))
+            self._hold_logits(f"L wide {micro}" if extra else raw)
             return
         parts = training.loss_chunks
         for k in range(parts):
             chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
             wide, chance = f"L wide {k} {micro}", f"L chance {k} {micro}"
             size = 2 * logits // parts
-            if training.wide_logits and micro == self.num_micro - 1:
-                self.results.append(wide)
             self._add(
                 Op(
                     f"wide {chunk}",
@@ -156,6 +176,22 @@ class EndWriter(UnitWriter):
                     {chance: size},
                 )
             )
+            self._hold_logits(wide if training.wide_logits else raw)
+
+    def _hold_logits(self, made: str) -> None:
+        """The loop's variable lets go of the logits before, and holds these."""
+        if self.training.held_logits and self.one_stream:
+            self._add(Op(f"name {made}", "forward", reads=(self._named,)))
+            self.results = [one for one in self.results if one != self._named]
+            self.results.append(made)
+            self._named = made
+
+    def _hold_logits_before(self) -> None:
+        """The logits of the step before, which the loop's variable holds."""
+        if self.training.held_logits and self.one_stream:
+            wide = 2 if self.training.wide_logits else 1
+            size = 2 * wide * self.tokens * -(-self.model.vocab // self.degrees.tensor)
+            self._add(Op("logits before", "forward", writes={self._named: size}))
 
     def _head_backward(self, micro: int) -> None:
         model, t, training = self.model, self.degrees.tensor, self.training
@@ -249,29 +285,89 @@ class EndWriter(UnitWriter):
             self._add(Op(f"join {micro}", "backward", moved, 0, tuple(found), {grad: logits}))
 
     @property
-    def _output_bytes(self) -> int:
-        """Bytes of a micro-batch's output that the rank holds to the end of the step."""
-        if self.degrees.pipeline == 1 or not self._gathers:
+    def _embedding_workspace(self) -> int:
+        """fp32 sums of tokens of one word, by tens, and of words.
+
+        As ``EmbeddingBackwardKernel.cu`` of PyTorch allocates them for more than 3072 tokens.
+        """
+        if self.tokens <= 3072:
             return 0
-        if not any(stage.head for stage in self.stages.values()):
-            return 0
-        return self.tokens * -(-self.model.vocab // self.degrees.tensor) * 2
+        parts = -(-self.tokens // 10) + min(self.tokens, self.model.vocab)
+        return 4 * parts * self.model.hidden
+
+    def _cut_embedding(self) -> None:
+        """Keep a rank's part of the embedding's summed gradient, just before it is reduced."""
+        total = self._accumulated.get("embedding", "")
+        if not (self._sums_whole_embedding and total.startswith("G sum ")):
+            return
+        part = total.replace("G sum ", "G cut ")
+        size = 4 * -(-self._end_size // self.degrees.tensor)
+        moved = self.fabric.op_s(0, 0, 2 * size)
+        self._add(Op(f"cut {total[6:]}", "backward", moved, 0, (total,), {part: size}))
+        self._accumulated["embedding"] = part
+
+    def _outputs(self) -> dict[str, int]:
+        """What each micro-batch leaves to the next step: name without its number -> bytes.
+
+        The last stage's outputs stay, and where they are DTensors, what made them: the buffer with
+        the stage's input.
+        """
+        if not self._sums_in_pipeline:
+            return {}
+        held, found = self.training.held_messages, {}
+        for stage in self.stages.values():
+            if stage.head:
+                found["L raw"] = self.tokens * -(-self.model.vocab // self.degrees.tensor) * 2
+                if self.degrees.tensor > 1 and not (held or stage.embedding):
+                    found[f"A x {stage.layers.start}"] = self.part
+            elif held:
+                found[f"A x {stage.layers.stop}"] = self.part
+        return found
 
     def _hold_earlier_outputs(self) -> None:
         """Outputs of the micro-batches that came before those which are played."""
-        earlier = self.training.micro_batches(self.degrees) - self.num_micro
-        if not self.one_stream or not self._output_bytes or earlier < 1:
+        earlier = range(self.training.micro_batches(self.degrees) - self.num_micro)
+        if not self.one_stream or not earlier:
             return
-        self._earlier = tuple(f"L raw earlier {k}" for k in range(earlier))
-        writes = dict.fromkeys(self._earlier, self._output_bytes)
-        self._add(Op("earlier outputs", "forward", 0.0, 0, (), writes))
+        writes = {
+            f"{name} earlier {k}": size for name, size in self._outputs().items() for k in earlier
+        }
+        self._earlier = tuple(writes)
+        if self._keeps_sent_back:
+            starts = [one.layers.start for one in self.stages.values() if not one.embedding]
+            sent = {f"D x {start} earlier {k}": self.part for start in starts for k in earlier}
+            self._sent_back += sent
+            writes |= sent
+        if writes:
+            self._add(Op("earlier outputs", "forward", 0.0, 0, (), writes))
+
+    @cached_property
+    def _sent_back(self) -> list[str]:
+        """Gradients of the inputs of stages that were sent, and are held until the next is."""
+        return []
+
+    @property
+    def _several_stages(self) -> bool:
+        """Whether the schedule is one for several stages on each rank."""
+        return self.training.schedule not in ("1f1b", "gpipe")
+
+    @property
+    def _keeps_sent_back(self) -> bool:
+        """Whether gradients that were sent are held until the last backward of the rank.
+
+        `torch.distributed.pipelining` waits for them there where it runs such schedules.
+        """
+        return self._sums_in_pipeline and self._several_stages and not self.training.held_messages
 
     def _finish(self) -> None:
-        """Outputs that a pipeline holds to the end, then the optimizer."""
-        if self._output_bytes:
-            outputs = (*self._earlier, *(f"L raw {micro}" for micro in range(self.num_micro)))
-            size = self._output_bytes * len(outputs)
-            self._add(Op("outputs", "backward", 0.0, 0, outputs, {"L outputs": size}))
+        """Outputs that a pipeline holds, and the last stage's in one; then the optimizer."""
+        outputs = self._outputs()
+        played = range(self.num_micro)
+        self.results += [*self._earlier, *(f"{name} {k}" for name in outputs for k in played)]
+        if "L raw" in outputs:
+            parts = tuple(name for name in self.results if name.startswith("L raw"))
+            size = outputs["L raw"] * len(parts)
+            self._add(Op("outputs", "backward", 0.0, 0, parts, {"L outputs": size}))
         shard = sum(
             self._shard_parameters(unit)
             for stage in self.stages.values()

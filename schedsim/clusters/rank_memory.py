@@ -72,7 +72,7 @@ class LastingBytes:
         Moments of the optimizer, and fp32 parameters if the step uses bf16; they are allocated at
         the end of the first step.
     messages
-        Buffers of a pipeline's messages.
+        Buffers of a pipeline's messages, where they are made once.
     """
 
     parameters: int
@@ -100,14 +100,13 @@ def lasting_bytes(
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
     part = tokens * model.hidden * 2 // degrees.tensor
     ends = sum((one.number > 0) + (one.number < count - 1) for one in stages)
-    messages = ends * training.micro_batches(degrees) * part if degrees.pipeline > 1 else 0
+    messages = ends * training.micro_batches(degrees) * part if training.held_messages else 0
     if training.state == "fsdp2":
         return LastingBytes(4 * shard, 0, 8 * shard, messages)
-    messages = 0  # buffers are made for each message
     if training.state == "megatron":
         ranks = degrees.data * degrees.context
-        return LastingBytes(2 * whole, 4 * whole, -(-12 * whole // ranks), messages)
-    return LastingBytes(2 * whole, 0, 4 * whole, messages)
+        return LastingBytes(2 * whole, 4 * whole, -(-12 * whole // ranks), 0)
+    return LastingBytes(2 * whole, 0, 4 * whole, 0)
 
 
 def rank_actions(degrees: Degrees, training: Training, rank: int, most: int = 0) -> list[Action]:

@@ -4,7 +4,8 @@ Tensors are named ``KIND NAME``; `kind_of` reads the kind from the name. The wei
 one unit, which is gathered into a buffer, unpacked, and freed. Its gradients are packed into a
 buffer and reduced, and the rank keeps its part (PyTorch's FSDP2). With a pipeline, weights stay
 gathered from the first
-micro-batch to the last and gradients are added up whole, in fp32, until the last one reduces them.
+micro-batch to the last and gradients are added up whole, in fp32. After a stage's last backward its
+units are reduced one after the other (`torch.distributed.pipelining`).
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class RankStep(LayerOpsWriter):
     """
 
     _split = False  # whether the gradients of weights are written by actions of their own
+    _sent_on = ""  # the output that was sent last
 
     def write(self, actions: Sequence[Action]) -> RankStep:
         """Append the ops of `actions`, then those of the optimizer."""
@@ -66,6 +68,7 @@ class RankStep(LayerOpsWriter):
                 for unit in self._end_units(stage):
                     (self._gather_now if self.one_stream else self._gather)(unit, 0)
         self._hold_earlier_outputs()
+        self._hold_logits_before()
         for action in actions:
             stage = self.stages[action.stage]
             if action.kind == "F":
@@ -76,23 +79,37 @@ class RankStep(LayerOpsWriter):
                 self._weights(stage, action.micro, last[action.stage] == action.micro)
         self._drop_sent()
         self._release()
-        for stage in self.stages.values():
-            for unit in self._end_units(stage):
-                parts = ("embedding", "head") if unit == "ends" else (unit,)
-                held = [self._accumulated.pop(one) for one in parts if one in self._accumulated]
-                self._accumulated[unit] = "|".join(held)
-                self._reduce(unit, "end")
+        if self._sent_back:
+            self._add(Op("sent back", "backward", reads=tuple(self._sent_back)))
+        if not self._sums_in_pipeline:
+            for stage in self.stages.values():
+                self._reduce_ends(stage)
         self._finish()
         return self
+
+    def _reduce_ends(self, stage: StageParts) -> None:
+        for unit in self._end_units(stage):
+            parts = ("embedding", "head") if unit == "ends" else (unit,)
+            self._cut_embedding()
+            held = [self._accumulated.pop(one) for one in parts if one in self._accumulated]
+            self._accumulated[unit] = "|".join(held)
+            self._reduce(unit, "end")
+
+    def _reduce_stage(self, stage: StageParts) -> None:
+        """All units of a stage of a pipeline, after its last backward: the ends come first."""
+        self._reduce_ends(stage)
+        for number in stage.layers:
+            self._reduce(str(number), "end")
+        self._release()
 
     def _forward(self, stage: StageParts, micro: int) -> None:
         numbers = list(stage.layers)
         if stage.embedding:
             self._embed(micro)
         else:
-            # Message buffers are resident, and count as static.
             start = stage.layers.start
-            self._add(Op(f"receive {start} {micro}", writes={f"A x {start} {micro}": 0}))
+            made = {f"A x {start} {micro}": self._message_bytes}
+            self._add(Op(f"receive {start} {micro}", writes=made))
         if not self.one_stream:
             self._gather_ahead(numbers, 0, micro)
         for k, number in enumerate(numbers):
@@ -106,6 +123,8 @@ class RankStep(LayerOpsWriter):
         if stage.head:
             self._head(stage, micro)
         self._drop_gathered()
+        if self._sums_in_pipeline:
+            self._end_forward(stage, micro)
 
     def _gather_ahead(self, numbers: Sequence[int], k: int, micro: int) -> None:
         if not self._gathers or self.one_stream or k >= len(numbers):
@@ -128,6 +147,7 @@ class RankStep(LayerOpsWriter):
         numbers = list(stage.layers)
         # Copies back begin in this order, each when the backward of the layer before it begins.
         coming = [number for number in reversed(numbers) if self._offloads(number)]
+        self._free_sent()
         if coming and stage.head:
             self._fetch(coming[0], micro, f"A x {stage.layers.stop} {micro}")
         if stage.head:
@@ -138,8 +158,8 @@ class RankStep(LayerOpsWriter):
                 Op(
                     f"receive' {after} {micro}",
                     "backward",
-                    reads=(f"A x {after} {micro}",),
-                    writes={f"D x {after} {micro}": 0},
+                    reads=(f"A x {after} {micro}",) if self._holds_outputs else (),
+                    writes={f"D x {after} {micro}": self._message_bytes},
                 )
             )
         if coming and not stage.head:
@@ -170,6 +190,51 @@ class RankStep(LayerOpsWriter):
             self._drop_sent()
         if stage.embedding:
             self._embed_backward(micro)
+        if self._sums_in_pipeline:
+            self._end_backward(stage, micro)
+            if final and not self._split:
+                self._reduce_stage(stage)
+
+    @property
+    def _message_bytes(self) -> int:
+        """Bytes of the buffer of a message; 0 where those of all messages are resident."""
+        if self.training.held_messages or not self._gathers:
+            return 0
+        return self.part
+
+    @property
+    def _holds_outputs(self) -> bool:
+        """Whether a stage's output stays for its backward, though it was sent.
+
+        Schedules of one stage a rank free it (torch 2.15).
+        """
+        return self._several_stages or self.training.held_messages or not self._gathers
+
+    def _end_forward(self, stage: StageParts, micro: int) -> None:
+        """A sent output is freed after the next forward, or before the next backward."""
+        self._free_sent()
+        freed = not (stage.head or self._holds_outputs)
+        self._sent_on = f"A x {stage.layers.stop} {micro}" if freed else ""
+
+    def _free_sent(self) -> None:
+        if self._sent_on:
+            self._add(Op(f"sent {self._sent_on}", "forward", reads=(self._sent_on,)))
+            self._sent_on = ""
+
+    def _end_backward(self, stage: StageParts, micro: int) -> None:
+        """What a stage was called with is freed, and what its backward before has sent on."""
+        reads: tuple[str, ...] = ()
+        if not stage.head:
+            after = stage.layers.stop
+            reads = (f"D x {after} {micro}",)
+            reads += (f"A x {after} {micro}",) if self._holds_outputs else ()
+        if not self._keeps_sent_back:
+            reads += tuple(self._sent_back)
+            self._sent_back.clear()
+        if not stage.embedding:
+            self._sent_back.append(f"D x {stage.layers.start} {micro}")
+        if reads:
+            self._add(Op(f"return' {stage.number} {micro}", "backward", reads=reads))
 
     def _before_recomputing(self, backward: Sequence[RankOp]) -> int:
         """How many ops of a layer's backward run before anything is recomputed.
@@ -214,6 +279,8 @@ class RankStep(LayerOpsWriter):
                     Op(f"{made.name} w", "backward", made.time_s / 2, 0, made.reads, gradients)
                 )
             self._collect(number, micro, final)
+        if final and self._sums_in_pipeline:
+            self._reduce_stage(stage)
 
     def _collect(self, number: int, micro: int, final: bool) -> None:
         """Keep, add up or reduce the gradients of a layer."""
@@ -233,7 +300,8 @@ class RankStep(LayerOpsWriter):
             return
         if not self._stays or self.num_micro == 1:
             self._accumulated[unit] = "|".join(names)
-            self._reduce(unit, str(micro))
+            if not self._sums_in_pipeline:
+                self._reduce(unit, str(micro))
             return
         size = 4 * self._unit_parameters(unit)
         before, made = self._accumulated.get(unit), f"G sum {unit} {micro}"
@@ -250,5 +318,5 @@ class RankStep(LayerOpsWriter):
             )
         )
         self._accumulated[unit] = made
-        if final:
+        if final and not self._sums_in_pipeline:
             self._reduce(unit, str(micro))

@@ -62,6 +62,11 @@ class UnitWriter:
         return self.training.state == "fsdp2"
 
     @property
+    def _sums_in_pipeline(self) -> bool:
+        """Whether a stage sums its gradients, and reduces all after its last backward."""
+        return self._gathers and self.degrees.pipeline > 1
+
+    @property
     def _stays(self) -> bool:
         """Whether gathered parameters stay until the last micro-batch."""
         return self.degrees.pipeline > 1 or self.training.zero_stage == 2
@@ -201,6 +206,9 @@ class UnitWriter:
                     Op(f"reduce {unit} {key}", "backward", seconds, 0, names, stream=SHARD_STREAM)
                 )
             return
+        weight = f"W {unit}"
+        if self._sums_in_pipeline and f"unpack {weight}" in self._index:
+            self._add(Op(f"reshard {weight}", "backward", reads=(weight,)))
         self._release()
         buffer = f"RS {unit} {key}"
         moved = self.fabric.op_s(0, 0, 6 * count)

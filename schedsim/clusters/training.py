@@ -74,10 +74,17 @@ class Training:
     wide_norm
         Whether norms of the eager step keep their input in fp32, and the normed input (torchtune).
     wide_logits
-        Whether the model hands out fp32 logits. A compiled loss reads them; beside an eager loss,
-        which makes them anyway, the loop's variable holds them until the next step begins.
+        Whether the model hands out fp32 logits. A compiled loss reads them; an eager loss makes
+        them anyway.
+    held_logits
+        Whether a variable of the loop holds what the model handed out until the next forward has
+        handed out its own (``logits = model(batch)`` without ``del logits``).
     expandable
         Whether the allocator's segments grow (``expandable_segments:True``).
+    held_messages
+        Whether a pipeline's ranks make the buffers of all messages once, and every stage holds its
+        outputs to the end of the step (PyTorch of 2024). Otherwise a buffer lives as long as
+        something reads it, and the last stage alone holds its outputs.
     """
 
     seq: int = 8192
@@ -101,6 +108,8 @@ class Training:
     wide_norm: bool = False
     wide_logits: bool = False
     expandable: bool = False
+    held_messages: bool = False
+    held_logits: bool = False
 
     def micro_batches(self, degrees: Degrees) -> int:
         """How many micro-batches the step has."""
@@ -216,11 +225,23 @@ class Training:
             (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
             (
                 self.wide_logits,
-                self.compiled_loss or (alone and self.loss_chunks == 1),
+                self.compiled_loss or (self.held_logits and alone and self.loss_chunks == 1),
                 "wide_logits",
-                "it is of a loss that is compiled, or of one that is eager and whole",
+                "it is of a loss that is compiled, or of held_logits",
+            ),
+            (
+                self.held_logits,
+                alone and self.loss_chunks == 1,
+                "held_logits",
+                "it is of one pipeline rank, and of a whole loss",
             ),
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
+            (
+                self.held_messages,
+                sharded and not alone,
+                "held_messages",
+                "it is of fsdp2 with --pipeline",
+            ),
             (
                 self.optimizer_in_backward,
                 self.state == "bf16",

@@ -230,9 +230,11 @@ class GatheredSession(Session):
         calls = self._calls
         halves = tuple(calls.order)
         if calls.is_done and halves and halves != last_first(len(calls.rows)):
+            self._gathered.keeps_least = self._gathered.keeps_least or bool(self.numbers)
             self._tell(
                 "backwards of sharded blocks ran in another order than from the last block to the "
-                "first, which plans are for: such steps may exceed the budget",
+                "first, which plans are for: "
+                + ("all steps keep least from now on" if self.numbers else "such steps keep least"),
                 PlainStepWarning,
             )
 

@@ -70,14 +70,15 @@ def test_messages_of_tensor_parallel_ranks_are_half_as_large():
 
 
 def test_what_is_not_written_with_casts():
-    """Experts, latent attention, eager layers, Megatron's; weights in a pipeline."""
+    """Experts, latent attention, eager layers, Megatron's; weights that no data rank shares."""
     assert casts_to_float8(LLAMA, FLOAT8)
     for name in ("mixtral-8x7b", "deepseek-v3"):
         assert not casts_to_float8(get_architecture(name), FLOAT8)
     for change in ({"compiled": False}, {"float8": False}, {"state": "megatron"}):
         assert not casts_to_float8(LLAMA, replace(FLOAT8, **change))
     assert gathers_float8(LLAMA, Degrees(), FLOAT8)
-    assert not gathers_float8(LLAMA, Degrees(pipeline=2), FLOAT8)
+    assert gathers_float8(LLAMA, Degrees(fsdp=2, context=4, pipeline=2), FLOAT8)
+    assert not gathers_float8(LLAMA, Degrees(context=8, pipeline=2), FLOAT8)
 
 
 def test_as_reserved_on_the_dry_device():

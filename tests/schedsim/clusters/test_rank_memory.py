@@ -68,6 +68,28 @@ def test_published_peaks_of_llama3_8b(degrees, settings, published, in_use):
         assert found.peak_bytes / 2**30 == pytest.approx(in_use, rel=0.001)
 
 
+@pytest.mark.parametrize(
+    ("rank", "settings", "in_use", "reserved"),
+    [
+        (0, {"batch": 8, "seq": 32768}, 69.36, None),
+        (1, {"batch": 8, "seq": 32768}, 64.46, 74.34),
+        (7, {"batch": 8, "seq": 32768}, 63.26, 73.19),
+        (0, {"batch": 32}, 69.35, 86.50),
+        (0, {"batch": 32, "schedule": "interleaved", "num_chunks": 2}, 54.01, None),
+        (7, {"batch": 32, "schedule": "interleaved", "num_chunks": 2}, 60.51, None),
+    ],
+)
+def test_ranks_of_a_pipeline_as_pytorch_runs_them(rank, settings, in_use, reserved):
+    """Llama 3 405B on 512 by PyTorch's schedules and allocator, in GiB: sharded_pipeline.py."""
+    model = get_architecture("llama3-405b")
+    degrees = Degrees(fsdp=8, tensor=8, pipeline=8)
+    found = rank_memory(model, degrees, Training(recompute="full", **settings), FABRIC, rank)
+    several = "schedule" in settings
+    assert found.peak_bytes / 2**30 == pytest.approx(in_use, rel=0.007 if several else 0.001)
+    if reserved is not None:
+        assert found.reserved_bytes / 2**30 == pytest.approx(reserved, rel=0.01)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "interleaved"])
 def test_a_part_of_the_micro_batches_shows_the_peak(schedule):
     """It is that of all of them played: the last stage holds the outputs of those that are not."""

@@ -18,6 +18,7 @@ from schedsim.validation.drop_in.gathered_session import (  # noqa: E402
     refuse_other_communication,
 )
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.torch_private import sharded_groups as private  # noqa: E402
 from torch import nn  # noqa: E402
@@ -136,6 +137,60 @@ def _sharded_later(rank):
     with pytest.raises(schedsim.UnsupportedError, match="after it got its budget") as error:
         model(x)
     assert "shard it first" in error.value.hint
+
+
+class Towers(nn.Module):
+    """Two rows of layers of the same input."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.ModuleList(
+            nn.Sequential(*(ResidualLayer(16) for _ in range(4))) for _ in range(2)
+        )
+
+    def forward(self, x):
+        """An output of each."""
+        return [row(x) for row in self.rows]
+
+
+def _one_after_the_other(model, x):
+    one, other = model(x)
+    one.square().mean().backward()
+    other.square().mean().backward()
+
+
+def _some_steps(model, x):
+    for _ in range(3):
+        model.zero_grad()
+        _one_after_the_other(model, x)
+
+
+def _changed_order(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    model = Towers()
+    for layer in [*model.rows[0], *model.rows[1], model]:
+        fully_shard(layer)
+    x = torch.randn(512, 16)
+    schedsim.rematerialize(model, x, "75%", in_place=True, effort=0.2)
+    session = session_in(model)
+    for _ in range(9):
+        model.zero_grad()
+        sum(out.square().mean() for out in model(x)).backward()
+    assert session.numbers
+    with pytest.warns(PlainStepWarning, match="all steps keep least from now on"):
+        _some_steps(model, x)
+    for _ in range(2):
+        model.zero_grad()
+        resident = storage_bytes([list(model.parameters()), x])
+        [reading] = AllocatorMeter().read(partial(_one_after_the_other, model, x))
+        assert resident + reading.peak_bytes <= session.budget_bytes
+
+
+@pytest.mark.slow
+def test_steps_in_another_order_than_was_planned_keep_least():
+    """Two losses, one after the other: the budget is for a backward from the last block on."""
+    run_ranks(_changed_order, 1)
 
 
 def test_a_model_that_is_sharded_after_it_got_its_budget_is_refused():
