@@ -129,7 +129,8 @@ class ProgramBuilder:
             )
         if not isinstance(held, torch.Tensor):
             raise UnsupportedError(
-                f"{self.namer.place(node)} holds a graph of its own ({type(held).__name__})",
+                f"{self.namer.place(node)} holds a graph of its own ({_user_name(node)}), which no "
+                "plan goes into",
                 hint=WAY_OUT,
             )
         value = self._value(held, "static")
@@ -428,6 +429,12 @@ def _base(node: torch.fx.Node) -> torch.fx.Node:
     while node.target is operator.getitem or node.target in _ALIASES:
         node = node.all_input_nodes[0]
     return node
+
+
+def _user_name(node: torch.fx.Node) -> str:
+    """The op that is given `node`, as people write it."""
+    target = next(iter(node.users)).target
+    return f"torch.{getattr(target, '__name__', target)}"
 
 
 def _phase(node: torch.fx.Node, is_loss: bool) -> str:

@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from schedsim.errors import UnsupportedError
 
 from ..torch_private.module_tables import backward_hooks_of, parameters_of
+from ..torch_private.open_functionals import bodies_seen_by
 from ..torch_private.op_modes import TorchDispatchMode, schema_of
 from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
@@ -308,7 +309,15 @@ class _Recorder:
         unseen = ExitStack()
         unseen.enter_context(unseen_writes(buffers))
         try:
-            with _torch_generators(self.model), torch.enable_grad(), undo, codes, answers, keeping:
+            with (
+                _torch_generators(self.model),
+                torch.enable_grad(),
+                undo,
+                codes,
+                answers,
+                bodies_seen_by(answers),
+                keeping,
+            ):
                 trained = leaves_behind(self.run(inputs, keywords))
             changes = around.changes()
             draws = (*drawn(python), *around.draws())
@@ -411,6 +420,8 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
     buffers
         Buffers are kept from the start, because kernels write running statistics undeclared.
     """
+
+    supports_higher_order_operators = True  # as `torch.cond`, whose branches write nothing
 
     def __init__(self, buffers: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
