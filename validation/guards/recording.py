@@ -17,8 +17,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from schedsim.errors import UnsupportedError
 
 from ..torch_private.module_tables import backward_hooks_of, parameters_of
-from ..torch_private.open_functionals import bodies_seen_by
 from ..torch_private.op_modes import TorchDispatchMode, schema_of
+from ..torch_private.open_functionals import bodies_seen_by
 from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
 from .asking import Answers, Question
