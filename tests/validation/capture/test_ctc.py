@@ -68,13 +68,13 @@ def test_a_step_with_the_loss_is_planned_and_stays_within_the_budget_whatever_th
     assert module.level == "op"
     plan = module.plan
     resident = storage_bytes([list(model.parameters()), x, targets, lengths])
-    for lengths in (lengths, torch.tensor([9, 9, 9])):
+    for given in (lengths, torch.tensor([9, 9, 9])):
         model.zero_grad()
-        loss = recognised(model(x), targets, lengths)
+        loss = recognised(model(x), targets, given)
         loss.backward()
         expected = [p.grad for p in model.parameters()]
         model.zero_grad()
-        [reading] = AllocatorMeter().read(lambda: module(x, targets, lengths).backward())  # noqa: B023
+        [reading] = AllocatorMeter().read(lambda: module(x, targets, given).backward())  # noqa: B023
         assert all(map(torch.equal, expected, (p.grad for p in model.parameters())))
         assert resident + reading.peak_bytes <= module.plan.peak_bytes
         assert module.plan is plan
