@@ -316,18 +316,3 @@ def test_in_place_gives_it_the_gradient_of_the_loop_alone():
     for net in (model, plain):
         net(x).square().mean().backward()
     assert torch.equal(model.weights[0].grad, plain.weights[0].grad)
-
-
-def test_a_step_that_chooses_between_graphs_is_refused_in_one_line():
-    """`torch.cond` runs under the modes of a record, and is no op that a plan knows."""
-
-    class Chooses(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (self.inner(x),))
-
-    with pytest.raises(UnsupportedError, match=r"a graph of its own \(torch.cond\)"):
-        schedsim.rematerialize(Chooses(), (torch.rand(2, 4),), "100%", lambda y: y.sum())
