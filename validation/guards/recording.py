@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from schedsim.errors import UnsupportedError
 
 from ..torch_private.module_tables import backward_hooks_of, parameters_of
-from ..torch_private.op_modes import TorchDispatchMode, schema_of
+from ..torch_private.op_modes import TorchDispatchMode, chosen_branch, schema_of
 from ..torch_private.open_functionals import bodies_seen_by
 from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
@@ -421,7 +421,7 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Buffers are kept from the start, because kernels write running statistics undeclared.
     """
 
-    supports_higher_order_operators = True  # as `torch.cond`, whose branches write nothing
+    supports_higher_order_operators = True
 
     def __init__(self, buffers: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -431,6 +431,10 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        branch = chosen_branch(func, args)
+        if branch is not None:
+            with self:
+                return branch()
         schema = schema_of(func)
         if schema is not None and schema.is_mutable:
             self._keep(schema, args, kwargs)

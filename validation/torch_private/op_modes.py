@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -34,6 +35,19 @@ def without_alias_checks() -> AbstractContextManager[Any]:
         return nullcontext()
     found: AbstractContextManager[Any] = _pop_mode_temporarily()
     return found
+
+
+def chosen_branch(op: Any, args: tuple[Any, ...]) -> Callable[[], Any] | None:
+    """What `torch.cond` runs on these arguments; ``None`` for any other op.
+
+    A mode that supports higher-order operators is given that op as a whole, and sees the ops of the
+    branch where it enters itself again.
+    """
+    if op is not torch.ops.higher_order.cond:
+        return None
+    chooses, if_true, if_false, given = args
+    branch = if_true if chooses else if_false
+    return lambda: branch(*given)
 
 
 def is_functional(tensor: torch.Tensor) -> bool:

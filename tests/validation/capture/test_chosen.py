@@ -46,6 +46,7 @@ def test_a_step_is_planned_as_a_whole_and_takes_the_branch_that_each_input_choos
     model, x = Chooses(), torch.rand(256, 32)
     module = schedsim.rematerialize(model, (x,), "100%", loss, effort=0.1)
     assert module.level == "op"
+    plan = module.plan
     resident = storage_bytes([list(model.parameters()), x])
     for given in (x, -x):
         expected = gradients(lambda one: loss(model(one)), model, given)
@@ -53,6 +54,7 @@ def test_a_step_is_planned_as_a_whole_and_takes_the_branch_that_each_input_choos
         model.zero_grad()
         [reading] = AllocatorMeter().read(lambda: module(given).backward())  # noqa: B023
         assert resident + reading.peak_bytes <= module.plan.peak_bytes
+        assert module.plan is plan
     assert module.run_counts["cond"] >= 1
 
 
