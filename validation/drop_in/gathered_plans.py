@@ -68,10 +68,11 @@ class GatheredPlans:
         self._choices: dict[int, tuple[PartCost, ...]] = {}
         self._steps: dict[tuple[tuple[Key, ...], Mode], _StepReadings] = {}
         self._is_stale = False
+        self.keeps_least = False  # whether steps are seen that no plan is for
 
     def number_for(self, key: Key) -> int:
         """The schedule by which a call runs; before it was planned, the one that keeps least."""
-        if key in self.numbers:
+        if key in self.numbers and not self.keeps_least:
             return self.numbers[key]
         return min(self._trusted(key[0]), key=lambda c: (c.kept_bytes, c.backward_bytes)).number
 

@@ -228,9 +228,11 @@ class GatheredSession(Session):
         """Tell of a step in another order than plans are for."""
         done = all(call.is_done for call in self._calls)
         if done and self._order and tuple(self._order) != last_first(len(self._calls)):
+            self._gathered.keeps_least = self._gathered.keeps_least or bool(self.numbers)
             self._tell(
                 "backwards of sharded blocks ran in another order than from the last block to the "
-                "first, which plans are for: such steps may exceed the budget",
+                "first, which plans are for: "
+                + ("all steps keep least from now on" if self.numbers else "such steps keep least"),
                 PlainStepWarning,
             )
 

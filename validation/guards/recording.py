@@ -61,6 +61,8 @@ class Recorded:
         module, with the places where they were found.
     trains
         Whether anything gets a gradient.
+    branches
+        Whether it ran `torch.cond`, which has no backward within a mode.
     """
 
     reach: Reach
@@ -76,6 +78,7 @@ class Recorded:
     moved: tuple[Tensor, ...] = ()
     foreign: tuple[tuple[str, Tensor], ...] = ()
     trains: bool = True
+    branches: bool = False
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -355,6 +358,7 @@ class _Recorder:
             written=tuple(tensor for tensor, _ in undo.written.values()),
             moved=tuple(moved),
             trains=bool(trained),
+            branches=undo.branches,
             foreign=tuple(
                 (path, tensor)
                 for path, tensor in around.tensors.items()
@@ -427,12 +431,14 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
         self.made: set[int] = set()
+        self.branches = False
         self.written: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         branch = chosen_branch(func, args)
         if branch is not None:
+            self.branches = True
             with self:
                 return branch()
         schema = schema_of(func)

@@ -96,5 +96,7 @@ def test_a_mode_enters_the_branch_that_runs():
     with SeenInBranches() as mode:
         made = torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
     assert torch.equal(made, x.sin())
+    torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)).sum().backward()  # works afterwards, too
+    assert torch.equal(x.grad, x.cos())
     assert "aten::sin" in mode.names
     assert "aten::cos" not in mode.names
