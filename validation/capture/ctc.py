@@ -50,19 +50,20 @@ def ctc_as_op(
         one if isinstance(one, Tensor) else torch.tensor(one)
         for one in (input_lengths, target_lengths)
     ]
-    loss, _ = torch.ops.schedsim.ctc_loss(
+    found = torch.ops.schedsim.ctc_loss(
         log_probs if is_batched else log_probs.unsqueeze(1),
         targets.long(),
         *lengths,
         blank,
         zero_infinity,
     )
+    loss: Tensor = found[0]
     if zero_infinity:
         loss = torch.where(loss == math.inf, torch.scalar_tensor(0.0, dtype=loss.dtype), loss)
     if reduction == MEAN:
-        return (loss / lengths[1].clamp_min(1)).mean()  # type: ignore[no-any-return]
+        return (loss / lengths[1].clamp_min(1)).mean()
     if reduction == SUM:
-        return loss.sum()  # type: ignore[no-any-return]
+        return loss.sum()
     return loss if is_batched else loss.squeeze(0)
 
 

@@ -26,7 +26,8 @@ def bodies_seen_by(mode: TorchFunctionMode) -> Iterator[None]:
         as_before: Callable[..., bool] = own[name]
 
         def has_torch_function(*given: Any) -> bool:
-            if any(one is not mode for one in torch.overrides._get_current_function_mode_stack()):
+            stack: Any = torch.overrides._get_current_function_mode_stack  # torch leaves it untyped
+            if any(one is not mode for one in stack()):
                 return as_before(*given)
             tensors = given[0] if name == "has_torch_function" else given
             return any(_has_own_functions(tensor) for tensor in tensors)
