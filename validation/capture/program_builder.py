@@ -14,7 +14,7 @@ from ..torch_private import joint_graphs as private
 from ..torch_private.op_modes import OpOverload, schema_name, schema_of
 from ..torch_private.storage_refs import storage_key
 from .accumulation import add_in_place
-from .chosen import COND, Chosen
+from .cond_branches import COND, CondBranches
 from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
 from .fronts import WAY_OUT, Traced
@@ -174,7 +174,7 @@ class ProgramBuilder:
         target: Any = node.target
         if target is COND:
             chooses, if_true, if_false, given = args
-            target, args = Chosen(if_true, if_false), (chooses, *given)
+            target, args = CondBranches(if_true, if_false), (chooses, *given)
         elif not isinstance(target, OpOverload):
             raise UnsupportedError(
                 f"{self.namer.place(node)} uses {target}, which is no plain tensor op",

@@ -16,7 +16,7 @@ COND = torch.ops.higher_order.cond
 """The op of a trace; its arguments are the number, the two graphs, and the tensors they read."""
 
 
-class Chosen:
+class CondBranches:
     """Runs one of two graphs, as a call of a program.
 
     Raises

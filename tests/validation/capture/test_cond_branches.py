@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.capture.chosen import Chosen  # noqa: E402
+from schedsim.validation.capture.cond_branches import CondBranches  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -86,8 +86,8 @@ def test_names_follow_from_the_ops():
         made.output((made.call_function(op, (made.placeholder("x"),)),))
         return torch.fx.GraphModule(nn.Module(), made)
 
-    one, same = (Chosen(graph(aten.sin.default), graph(aten.cos.default)) for _ in range(2))
-    other = Chosen(graph(aten.cos.default), graph(aten.sin.default))
+    one, same = (CondBranches(graph(aten.sin.default), graph(aten.cos.default)) for _ in range(2))
+    other = CondBranches(graph(aten.cos.default), graph(aten.sin.default))
     assert one.__name__ == same.__name__ != other.__name__
     x = torch.rand(3)
     assert torch.equal(one(torch.tensor(True), x)[0], x.sin())
