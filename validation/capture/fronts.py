@@ -18,6 +18,7 @@ from ..torch_private.eager_kernels import eager_kernels
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.kernel_layouts import true_layouts
 from ..torch_private.recorded_joints import record_joint
+from .ctc import whole_ctc
 from .eager_paths import eager_paths
 from .gru_cells import whole_gru_gates
 from .recurrent import whole_recurrence
@@ -117,9 +118,12 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
 @contextlib.contextmanager
 def _as_kernels_do(skeleton: Skeleton) -> Iterator[None]:
     """The ops of a plain step, and results laid out as its kernels lay them out."""
-    gates = whole_gru_gates() if skeleton.device == "cpu" else contextlib.nullcontext()
-    with eager_kernels(skeleton.tensors), grouped_products(), true_layouts(), gates:
-        yield
+    with contextlib.ExitStack() as whole:
+        if skeleton.device == "cpu":
+            whole.enter_context(whole_gru_gates())
+            whole.enter_context(whole_ctc())
+        with eager_kernels(skeleton.tensors), grouped_products(), true_layouts():
+            yield
 
 
 def _renamed(step: nn.Module, traced: nn.Module) -> dict[str, str]:

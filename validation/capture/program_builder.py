@@ -14,6 +14,7 @@ from ..torch_private import joint_graphs as private
 from ..torch_private.op_modes import OpOverload, schema_name, schema_of
 from ..torch_private.storage_refs import storage_key
 from .accumulation import add_in_place
+from .cond_branches import COND, CondBranches
 from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
 from .fronts import WAY_OUT, Traced
@@ -127,9 +128,13 @@ class ProgramBuilder:
                 hint="draw from torch's own generator, or in the loop as an input; "
                 "or level='block'",
             )
+        if isinstance(held, torch.fx.GraphModule) and all(u.target is COND for u in node.users):
+            self.became[node] = held
+            return
         if not isinstance(held, torch.Tensor):
             raise UnsupportedError(
-                f"{self.namer.place(node)} holds a graph of its own ({type(held).__name__})",
+                f"{self.namer.place(node)} holds a graph of its own ({_user_name(node)}), which no "
+                "plan goes into",
                 hint=WAY_OUT,
             )
         value = self._value(held, "static")
@@ -166,26 +171,30 @@ class ProgramBuilder:
         if node.target in _ALIASES:
             self.became[node] = args[0]
             return
-        target = node.target
-        if not isinstance(target, OpOverload):
+        target: Any = node.target
+        if target is COND:
+            chooses, if_true, if_false, given = args
+            target, args = CondBranches(if_true, if_false), (chooses, *given)
+        elif not isinstance(target, OpOverload):
             raise UnsupportedError(
                 f"{self.namer.place(node)} uses {target}, which is no plain tensor op",
                 hint=WAY_OUT,
             )
-        if schema_of(target).is_mutable:
+        elif schema_of(target).is_mutable:
             raise UnsupportedError(
                 f"{self.namer.place(node)} writes in place by {target}, which tracing left in",
                 hint="use the form of the op that returns a new tensor",
             )
         program = self.program
         index = len(program.calls)
+        is_op = isinstance(target, OpOverload)
         call = Call(
-            name=schema_name(target).partition("::")[2],
+            name=schema_name(target).partition("::")[2] if is_op else "cond",
             target=target,
             args=args,
             kwargs=kwargs,
             phase=_phase(node, is_loss),
-            random=_draws(target, args, kwargs),
+            random=is_op and _draws(target, args, kwargs),
             module=self.namer.module(node),
             is_gradient_sum=private.is_gradient_sum(node),
         )
@@ -193,7 +202,7 @@ class ProgramBuilder:
         call.is_tuple = not isinstance(made, torch.Tensor)
         arguments = {program.values[v].storage for v in refs((args, kwargs))}
         became: list[Any] = []
-        masked = _masked_out(target, args, kwargs)
+        masked = _masked_out(target, args, kwargs) if is_op else ()
         for position, fake in enumerate(made if call.is_tuple else (made,)):
             if position in masked:
                 call.outputs.append(-1)
@@ -207,7 +216,8 @@ class ProgramBuilder:
                 call.outputs.append(-1)
                 became.append(fake)
         # With a generator of its own, a repeat would draw other numbers.
-        call.once = isinstance(kwargs.get("generator"), torch.Generator) or _runs_once(target)
+        call.once = isinstance(kwargs.get("generator"), torch.Generator)
+        call.once = call.once or (is_op and _runs_once(target))
         _correct_sizes(program, call)
         shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
         call.is_view = bool(shared) and all(shared)
@@ -428,6 +438,12 @@ def _base(node: torch.fx.Node) -> torch.fx.Node:
     while node.target is operator.getitem or node.target in _ALIASES:
         node = node.all_input_nodes[0]
     return node
+
+
+def _user_name(node: torch.fx.Node) -> str:
+    """The op that is given `node`, as people write it."""
+    target = next(iter(node.users)).target
+    return f"torch.{getattr(target, '__name__', target)}"
 
 
 def _phase(node: torch.fx.Node, is_loss: bool) -> str:

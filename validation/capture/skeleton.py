@@ -17,6 +17,7 @@ from schedsim.errors import SchedsimError, UnsupportedError
 from ..guards.asking import Answers, Question
 from ..guards.recording import Recorded
 from ..torch_private import joint_graphs as private
+from ..torch_private.open_functionals import bodies_seen_by
 from ..torch_private.pytrees import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 from ..torch_private.storage_refs import storage_key
 from .held_functions import hold_twins
@@ -130,7 +131,7 @@ class SkeletonStep(nn.Module):
         if not self.questions:
             return run_step(self.model, self.loss_function, extra, inputs, kwargs)
         answers = Answers(self.questions)
-        with private.asked_by(answers.ask), answers:
+        with private.asked_by(answers.ask), answers, bodies_seen_by(answers):
             loss = run_step(self.model, self.loss_function, extra, inputs, kwargs)
         if len(answers.tensors) != len(self.questions):
             raise UnsupportedError(

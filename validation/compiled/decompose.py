@@ -24,6 +24,7 @@ from ..capture.program import (
 from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
 from ..torch_private import joint_graphs as private
+from ..torch_private.grouped_products import grouped_products
 from ..torch_private.op_modes import OpOverload, schema_of
 from ..torch_private.storage_refs import storage_key
 from .constant_scatter import scatters_as_loops
@@ -41,7 +42,8 @@ def decompose(program: Program) -> Program:
     Ops that inductor would not fuse are left unchanged. O(size of the program), and one trace for
     each distinct op.
     """
-    return _Decomposer(program).decompose()
+    with grouped_products():
+        return _Decomposer(program).decompose()
 
 
 class _Decomposer:

@@ -219,7 +219,7 @@ def made_up_tensors(
 ) -> Callable[[int], torch.Tensor]:
     """A function from a value that `call` reads to a tensor of the value's form on `device`."""
     bound = _index_bound(program, call)
-    packed = _packed_rows(program, call)
+    lengths = _packed_rows(program, call) | _longest(program, call)
     states: dict[int, torch.Tensor] = {}
     has_pivots = getattr(call.target, "overloadpacket", None) in _PIVOTED
 
@@ -238,8 +238,8 @@ def made_up_tensors(
             made.uniform_(0.1, 0.9)
         elif has_pivots and v.dtype is torch.int32:
             made.copy_(torch.arange(span) + 1)  # a row is exchanged with itself; any is not below 1
-        elif value in packed:
-            made.copy_(torch.tensor(packed[value]))
+        elif value in lengths:
+            made.copy_(torch.tensor(lengths[value]))
         else:
             made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
         return made.as_strided(v.shape, v.stride)
@@ -291,6 +291,20 @@ def _packed_rows(program: Program, call: Call) -> dict[int, list[int]]:
         return {sizes_of: [num_rows] * num_times}
     each, more = divmod(max(num_rows - most, 0), num_times - 1)
     return {sizes_of: [most, *(each + (k < more) for k in range(num_times - 1))]}
+
+
+def _longest(program: Program, call: Call) -> dict[int, list[int]]:
+    """The lengths, by value, with which a `call` of the CTC loss takes the most memory."""
+    name = str(getattr(call.target, "_name", ""))
+    first = {"schedsim::ctc_loss": 0, "schedsim::ctc_loss_backward": 1}.get(name)
+    if first is None:
+        return {}
+    log_probs, targets, times, lengths = list(refs(call.args[first : first + 4]))
+    num_times, batch, _ = program.values[log_probs].shape
+    *padded, longest = program.values[targets].shape
+    # Without padding, all targets together have this length.
+    each = [longest] * batch if padded else [longest] + [0] * (batch - 1)
+    return {times: [num_times] * batch, lengths: each}
 
 
 def _index_bound(program: Program, call: Call) -> int:

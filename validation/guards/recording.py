@@ -17,7 +17,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from schedsim.errors import UnsupportedError
 
 from ..torch_private.module_tables import backward_hooks_of, parameters_of
-from ..torch_private.op_modes import TorchDispatchMode, schema_of
+from ..torch_private.op_modes import TorchDispatchMode, chosen_branch, schema_of
+from ..torch_private.open_functionals import bodies_seen_by
 from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
 from .asking import Answers, Question
@@ -60,6 +61,8 @@ class Recorded:
         module, with the places where they were found.
     trains
         Whether anything gets a gradient.
+    branches
+        Whether it ran `torch.cond`, which has no backward within a mode.
     """
 
     reach: Reach
@@ -75,6 +78,7 @@ class Recorded:
     moved: tuple[Tensor, ...] = ()
     foreign: tuple[tuple[str, Tensor], ...] = ()
     trains: bool = True
+    branches: bool = False
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -308,7 +312,15 @@ class _Recorder:
         unseen = ExitStack()
         unseen.enter_context(unseen_writes(buffers))
         try:
-            with _torch_generators(self.model), torch.enable_grad(), undo, codes, answers, keeping:
+            with (
+                _torch_generators(self.model),
+                torch.enable_grad(),
+                undo,
+                codes,
+                answers,
+                bodies_seen_by(answers),
+                keeping,
+            ):
                 trained = leaves_behind(self.run(inputs, keywords))
             changes = around.changes()
             draws = (*drawn(python), *around.draws())
@@ -346,6 +358,7 @@ class _Recorder:
             written=tuple(tensor for tensor, _ in undo.written.values()),
             moved=tuple(moved),
             trains=bool(trained),
+            branches=undo.branches,
             foreign=tuple(
                 (path, tensor)
                 for path, tensor in around.tensors.items()
@@ -412,14 +425,22 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Buffers are kept from the start, because kernels write running statistics undeclared.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, buffers: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
         self.made: set[int] = set()
+        self.branches = False
         self.written: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        branch = chosen_branch(func, args)
+        if branch is not None:
+            self.branches = True
+            with self:
+                return branch()
         schema = schema_of(func)
         if schema is not None and schema.is_mutable:
             self._keep(schema, args, kwargs)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_private.op_modes import TorchDispatchMode
+from ..torch_private.op_modes import TorchDispatchMode, chosen_branch
 from ..torch_private.pytrees import tree_leaves
 
 _COARSE = (torch.bfloat16, torch.float16)
@@ -28,6 +28,8 @@ class SeenFormats(TorchDispatchMode):  # type: ignore[no-untyped-call]
     torch.bfloat16
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._found: set[torch.dtype] = set()
@@ -41,6 +43,10 @@ class SeenFormats(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run the op, and look at its results."""
+        branch = chosen_branch(func, args)
+        if branch is not None:
+            with self:
+                return branch()
         out = func(*args, **(kwargs or {}))
         self._found |= {leaf.dtype for leaf in tree_leaves(out) if isinstance(leaf, Tensor)}
         return out

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_private.op_modes import TorchDispatchMode
+from ..torch_private.op_modes import TorchDispatchMode, chosen_branch
 from ..torch_private.pytrees import tree_leaves
 from ..torch_private.storage_refs import key_of, share_of
 
@@ -96,6 +96,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     (4000, 8000)
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = 0
@@ -153,6 +155,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if composite is not None:
             with self:
                 return composite(*args, **(kwargs or {}))
+        branch = chosen_branch(func, args)
+        if branch is not None:
+            with self:
+                return branch()
         out = func(*args, **(kwargs or {}))
         self.num_ops += 1
         if isinstance(out, Tensor):  # by far the most common case, and tree_leaves is slow

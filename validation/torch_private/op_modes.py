@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import CodeType
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import reset_code
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import (
     _disable_current_modes,
@@ -34,6 +38,30 @@ def without_alias_checks() -> AbstractContextManager[Any]:
         return nullcontext()
     found: AbstractContextManager[Any] = _pop_mode_temporarily()
     return found
+
+
+def chosen_branch(op: Any, args: tuple[Any, ...]) -> Callable[[], Any] | None:
+    """What `torch.cond` runs on these arguments; ``None`` for any other op.
+
+    A mode that supports higher-order operators is given that op as a whole, and sees the ops of the
+    branch where it enters itself again.
+    """
+    if op is not torch.ops.higher_order.cond:
+        return None
+    chooses, if_true, if_false, given = args
+    branch = if_true if chooses else if_false
+    _let_cond_compile()
+    return lambda: branch(*given)
+
+
+def _let_cond_compile() -> None:
+    """Have Dynamo forget that it has skipped the code of `torch.cond`, as it does within a mode.
+
+    It would skip that code in all later calls, and fail at what the code calls.
+    """
+    for const in inspect.unwrap(torch.cond).__code__.co_consts:
+        if isinstance(const, CodeType):
+            reset_code(const)
 
 
 def is_functional(tensor: torch.Tensor) -> bool:

@@ -34,6 +34,26 @@ def test_normalisation_is_taken_apart_and_products_are_not():
     assert aten.addmm.default in parts
 
 
+class Experts(torch.nn.Module):
+    """A product of float32 for each expert's tokens, all in one op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 8, 16))
+        self.register_buffer("ends", torch.tensor([4, 10, 16], dtype=torch.int32))
+
+    def forward(self, x):
+        return torch._grouped_mm(x, self.weight, offs=self.ends)
+
+
+def test_torch_prints_no_error_where_it_cannot_size_products_of_experts(caplog):
+    step = captured_step(Experts(), (torch.randn(16, 8),), lambda y: y.square().sum())
+    caplog.clear()
+    parts = targets(decompose(step.program))
+    assert torch.ops.aten._grouped_mm.default in parts
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_dropout_draws_one_seed_each_at_once():
     """No part draws from the generator but the seeds, which no schedule may repeat."""
     program = decompose(captured_step(*gated(3, dropout=0.5)).program)

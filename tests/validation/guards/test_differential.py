@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.nn.functional as F  # noqa: E402
 from schedsim.validation.guards.differential import Both  # noqa: E402
 from schedsim.validation.guards.float64_step import Float64Step, in_float64  # noqa: E402
+from schedsim.validation.guards.recording import record  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -152,3 +153,22 @@ def test_a_step_in_half_precision_has_the_digits_of_that_format(wide):
     assert difference(True, 2e-3) is None
     assert difference(False, 2e-3) is not None
     assert difference(True, 0.3) is not None
+
+
+def test_a_step_whose_backward_bears_no_mode_is_compared_all_the_same():
+    """`torch.cond`, in a step that may round otherwise."""
+    model, x, target = a_line()
+
+    def plain(x, target):
+        h = torch.cond(x.sum() > 0, lambda h: h.sin(), lambda h: h.cos(), (model(x),))
+        return F.mse_loss(h, target)
+
+    def scaled(x, target):
+        return plain(x, target) * 1.001
+
+    recorded = record(model, None, (x, target), {}, lambda given, _: plain(*given))
+    assert recorded.branches
+    both = Both(model, F.mse_loss, recorded)
+    assert both.difference(plain, plain, (x, target), {}, rounded=True) is None
+    found = both.difference(plain, scaled, (x, target), {}, rounded=True)
+    assert "the loss is off by 1.0e-03" in str(found)

@@ -35,3 +35,11 @@ def test_the_format_of_the_fewest_digits_counts():
         torch.ones(2).half()
         torch.ones(2).bfloat16()
     assert seen.coarsest is torch.bfloat16
+
+
+def test_a_format_within_a_branch_is_seen():
+    """Of `torch.cond`, of which a mode would see the results alone."""
+    x = torch.ones(2)
+    with SeenFormats() as seen:
+        torch.cond(x.sum() > 0, lambda x: (x.bfloat16() * 3).float(), torch.sin, (x,))
+    assert seen.coarsest is torch.bfloat16

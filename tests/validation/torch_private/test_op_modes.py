@@ -6,6 +6,7 @@ import torch
 from schedsim.validation.torch_private.op_modes import (
     OpOverload,
     TorchDispatchMode,
+    chosen_branch,
     is_functional,
     schema_name,
     schema_of,
@@ -77,3 +78,25 @@ def test_functional_tensors_are_told():
     torch.func.functionalize(function)(torch.zeros(2))
     assert seen == [True]
     assert not is_functional(torch.zeros(2))
+
+
+class SeenInBranches(Seen):
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        branch = chosen_branch(func, args)
+        if branch is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        with self:
+            return branch()
+
+
+def test_a_mode_enters_the_branch_that_runs():
+    x = torch.ones(2, requires_grad=True)
+    with SeenInBranches() as mode:
+        made = torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+    assert torch.equal(made, x.sin())
+    torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)).sum().backward()  # works afterwards, too
+    assert torch.equal(x.grad, x.cos())
+    assert "aten::sin" in mode.names
+    assert "aten::cos" not in mode.names
