@@ -200,7 +200,8 @@ def _part_of_fixed_sizes(
         ) -> TracedPart:
             found = joint_part(joint, num_outputs, fixed, names)
             name = f"part{len(session.parts)}" if session.parts else "step"
-            part = TracedPart(session, found, name, compiled=compiled)
+            lacking = [i for i, its in (strides or {}).items() if its is None]
+            part = TracedPart(session, found, name, compiled=compiled, lacking=lacking)
             session.add(part)
             made.append(part)
             return part

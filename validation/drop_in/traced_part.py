@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,6 +57,11 @@ class TracedPart:
     Sizes that Dynamo left open differ from call to call; a *binding* holds their numbers. Bytes and
     costs are evaluated for a binding.
 
+    Parameters
+    ----------
+    lacking
+        Outputs for which the backward was traced without a gradient: none will come.
+
     Attributes
     ----------
     name
@@ -86,7 +91,13 @@ class TracedPart:
     """
 
     def __init__(
-        self, session: Session, joint: JointPart, name: str, *, compiled: bool = False
+        self,
+        session: Session,
+        joint: JointPart,
+        name: str,
+        *,
+        compiled: bool = False,
+        lacking: Container[int] = (),
     ) -> None:
         self.session, self.name, self.device = session, name, joint.device
         self.program: Program = joint.program
@@ -98,6 +109,9 @@ class TracedPart:
         self.backward_place = BackwardAutocast()
         self.seed_name = self.program.calls[self.program.seed].name
         self.sizes = PartSizes(self.program, joint.open_sizes)
+        self.outputs = PartOutputs(self.program, self.seed_name)
+        without = (i for i, it in enumerate(joint.given) if it.output in lacking)
+        self._lacking_names = self.outputs.lacking_names(OutputUse(lacking=frozenset(without)))
         self.graph: Graph = self._graph_at(self.sizes.traced)[1]
         self.schedules: list[Schedule] = []
         self._halves: list[Halves] = []
@@ -106,7 +120,6 @@ class TracedPart:
         self.trust = ScheduleTrust()
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
-        self.outputs = PartOutputs(self.program, self.seed_name)
         self.use = OutputUse()
         self._is_use_seen = False
         self._used_graphs: dict[OutputUse, Graph] = {}
@@ -125,7 +138,7 @@ class TracedPart:
         program = settled_program(self.program, self.sizes.named(binding))
         graph = to_graph(program, self.name, 0)
         if are_held():
-            graph = _given_to_the_end(graph, self.seed_name)
+            graph = _given_to_the_end(graph, self.seed_name, self._lacking_names)
         return program, with_once(graph, self.session.options.keep)
 
     def measure(self, binding: Binding) -> None:
@@ -551,10 +564,11 @@ class TracedPart:
         return dict(zip(self.graph.op_names, self._counts, strict=True))
 
 
-def _given_to_the_end(graph: Graph, seed_name: str) -> Graph:
-    """`graph` with what its op `seed_name` writes read by the last op, too."""
+def _given_to_the_end(graph: Graph, seed_name: str, but: Container[str] = ()) -> Graph:
+    """`graph` with what its op `seed_name` writes, `but` some, read by the last op, too."""
     given, last = graph.ops[graph.op_index(seed_name)].writes, graph.ops[-1]
-    reads = (*last.reads, *(name for name in given if name not in last.reads))
+    held = [name for name in given if name not in last.reads and name not in but]
+    reads = (*last.reads, *held)
     return replace(graph, ops=(*graph.ops[:-1], replace(last, reads=reads)))
 
 

@@ -180,7 +180,7 @@ def test_what_grows_from_step_to_step_is_planned_for_ahead(monkeypatch):
     assert planned[-1] >= storage_bytes([*model.parameters()]) + 38 * LOGITS_BYTES
 
 
-@pytest.mark.parametrize("budget", ["100%", "85%"])
+@pytest.mark.parametrize("budget", ["100%", "87%"])
 def test_an_output_that_its_own_backward_reads_is_gone_after_that(budget):
     """The tanh at the end reads its output, and the layers before it do not."""
     torch._dynamo.reset()
