@@ -162,7 +162,7 @@ class ModulePlans:
         planned = planned_step(captured, plan, store_all_peak(captured), settings)
         planned, difference = self.maker.compared(planned, inputs, keywords, ranks)
         if difference is not None:
-            self.maker.accept(planned, difference)
+            self.maker.accept(planned, difference, stacklevel=5)
         key = self.full_key(inputs, keywords, "uses a plan")
         self.own_key, self._own_plan = key, None
         self.maker.coming = Coming.NONE

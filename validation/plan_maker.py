@@ -170,7 +170,9 @@ class PlanMaker:
         self._num_plans += 1
         return replace(planned, number=self._num_plans)
 
-    def accept(self, planned: PlannedStep, difference: Difference) -> PlannedStep:
+    def accept(
+        self, planned: PlannedStep, difference: Difference, *, stacklevel: int = 4
+    ) -> PlannedStep:
         """`planned` with a warning where it rounds otherwise; an error where it is another step."""
         name = type(self.model).__name__
         if not difference.rounding:
@@ -180,7 +182,7 @@ class PlanMaker:
                 hint="nothing was planned; plan by the other level, or train without",
             )
         line = f"the planned step of {name} is the plain one within rounding: {difference}"
-        warnings.warn(line, RoundingWarning, stacklevel=4)
+        warnings.warn(line, RoundingWarning, stacklevel=stacklevel)
         return planned
 
     def compared(

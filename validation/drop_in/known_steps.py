@@ -81,6 +81,8 @@ class KnownSteps:
         self.passing_bytes = self.passing_now = 0
         self.passes = True
         self._replaced: set[int] = set()
+        # Store-all peaks of the steps planned, of the largest of which a share is taken.
+        self._store_all_peaks: dict[tuple[tuple[Key, ...], tuple[int, ...]], int] = {}
 
     # -- what is seen -----------------------------------------------------------------------------
 
@@ -139,6 +141,7 @@ class KnownSteps:
             record for record in self.records if all(key[0] != index for key in record.keys)
         ]
         self.num_planned = min(self.num_planned, len(self.records))
+        self._store_all_peaks.clear()
         for key in [key for key in self.numbers if key[0] == index]:
             del self.numbers[key], self.planned[key]
 
@@ -177,6 +180,13 @@ class KnownSteps:
         if self.budget_bytes is None or not self.records:
             store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
             self.budget_bytes = budget_in_bytes(self.options.budget, store_all, [])
+        return self.budget_bytes
+
+    def share_for(self, record: StepRecord, store_all_peak: int) -> int:
+        """The budget as a share of the largest step known, of which `record` has this peak."""
+        self._store_all_peaks[record.keys, record.halves] = store_all_peak
+        most = max(self._store_all_peaks.values())
+        self.budget_bytes = budget_in_bytes(self.options.budget, most, [])
         return self.budget_bytes
 
     def store_all_bytes(self) -> int:

@@ -32,6 +32,18 @@ class LineSteps:
     def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
         self._known, self._search = known, search
 
+    def see(self, record: StepRecord, *, measures: bool) -> None:
+        """Take a share as the budget of the largest step, of which `record` may be one.
+
+        With `measures`, ops are measured first at sizes at which they were not.
+        """
+        known = self._known
+        if not known.is_share:
+            return
+        for index in {index for index, _ in record.keys} if measures else ():
+            known.measure(known.parts[index], known.largest[index])
+        known.share_for(record, self._line(record, {}, None).store_all_peak())
+
     def divided(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan | None:
         """The choices among the schedules that are known; ``None`` if these do not fit."""
         line = self._line(record, chosen, None)
@@ -68,14 +80,16 @@ class LineSteps:
     ) -> LinePlan:
         """`found`, with schedules for the very bytes that the other calls leave to each.
 
-        The calls that repeat most come first. A call that was `chosen` for another step keeps no
-        more than its choices there do.
+        The calls that repeat most come first. Calls of other steps, too, stay as they are: theirs
+        are planned beside these schedules.
         """
         known = self._known
+        others = {key for other in known.records if other is not record for key in other.keys}
         tried: set[tuple[int, CallRoom]] = set()
         for _ in range(_MOST_SEARCHES):
-            ranked = sorted(range(len(line.calls)), key=lambda i: -_overhead_s(line, found, i))
-            rooms = [(i, line.room_of(i, found.costs, budget)) for i in ranked]
+            own = [i for i, key in enumerate(record.keys) if key not in others]
+            ranked = sorted(own, key=lambda i: -_overhead_s(line, found, i))
+            rooms = [(i, _room_of_key(line, found, i, budget)) for i in ranked]
             rooms = [row for row in rooms if _overhead_s(line, found, row[0]) and row not in tried]
             if not rooms:
                 break
@@ -91,16 +105,20 @@ class LineSteps:
             if plan.schedule is None:
                 continue
             cost = part.cost(part.add(plan.schedule), binding)
-            other = line.plan_of((*found.costs[:i], cost, *found.costs[i + 1 :]))
+            other = line.plan_of(
+                tuple(
+                    cost if key == line.keys[i] else it
+                    for key, it in zip(line.keys, found.costs, strict=True)
+                )
+            )
             if other.peak_bytes <= budget and other.time_s < found.time_s:
                 found = other
         return found
 
     def _budget(self, line: OrderedLine) -> int:
         known = self._known
-        if known.budget_bytes is None or known.is_share:
-            most = line.store_all_peak()
-            known.budget_bytes = budget_in_bytes(known.options.budget, most, [])
+        if known.budget_bytes is None:
+            known.budget_bytes = budget_in_bytes(known.options.budget, line.store_all_peak(), [])
         return known.budget_bytes
 
     def _line(
@@ -153,3 +171,11 @@ class LineSteps:
 def _overhead_s(line: OrderedLine, found: LinePlan, i: int) -> float:
     """Seconds by which call `i` takes longer than where it keeps everything."""
     return found.costs[i].time_s - line.calls[i].choices[0].time_s
+
+
+def _room_of_key(line: OrderedLine, found: LinePlan, i: int, budget: int) -> CallRoom:
+    """The room of each of the calls that run by the schedule of call `i`, if all grow alike."""
+    alike = [j for j, key in enumerate(line.keys) if key == line.keys[i]]
+    rooms = [line.room_of(j, found.costs, budget) for j in alike]
+    room, kept = CallRoom(*map(min, zip(*rooms, strict=True))), found.costs[i].kept_bytes
+    return room._replace(kept_bytes=kept + (room.kept_bytes - kept) // len(alike))

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from .output_uses import OutputUse
 from .step_record import Key
 
-Used = tuple[Key, OutputUse]
-"""A call, and what the loop did with its outputs."""
+Used = tuple[Key, OutputUse | None]
+"""A call, and what the loop did with its outputs; ``None`` for a call that no record has met."""
 
 _MOST_LINES = 8
 _MOST_WAITS = 8

@@ -179,7 +179,10 @@ class Session:
         kept = sum(call.kept_bytes for call in earlier)
         kept += self._calls.rows[0].shared_bytes if earlier else 0
         if key not in self.plans.known.numbers:
-            self._turns.is_missing = True
+            if self._meter is None and self.plans.known.records:
+                self._turns.see((key, None))  # a later one: the next may be of another kind
+            else:
+                self._turns.is_missing = True
         number = self.plans.number_for(key, binding, self._held.total_bytes, kept)
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes

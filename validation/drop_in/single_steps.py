@@ -11,7 +11,6 @@ from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
-from ..step_budget import budget_in_bytes
 from .known_steps import KnownSteps
 from .schedule_search import ScheduleSearch, infeasible
 from .step_record import StepRecord
@@ -67,7 +66,7 @@ def _searched(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> 
         if part.use.lacking:
             store_all = max(store_all, known.peak_of(record, Schedule.store_all(workload)))
         store_all = max(store_all, known.by_itself(record))
-        budget = known.budget_bytes = budget_in_bytes(known.options.budget, store_all, [])
+        budget = known.share_for(record, store_all)
     plan = search.search_long(workload, budget, 1.0)
     if plan.schedule is not None and part.use.lacking:
         # Another backward runs then, which may take a little more.

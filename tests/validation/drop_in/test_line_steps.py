@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -74,3 +77,77 @@ def test_what_one_part_leaves_another_uses(share):
     session = session_in(model)
     assert max(max(part.run_counts.values()) for part in session.parts) > 1
     assert 0.97 * session.budget_bytes < session.peak_bytes <= session.budget_bytes
+
+
+class TwoKinds(nn.Module):
+    """One of two second parts, as the caller says."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.deep, self.flat = nn.Linear(16, 16), layers(6), layers(4)
+
+    def forward(self, x, deep):
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        return (self.deep if deep else self.flat)(x)
+
+
+def layers(count):
+    made = (nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(count))
+    return nn.Sequential(*made)
+
+
+def test_kinds_of_steps_in_turns_are_all_planned_within_a_share_of_the_largest():
+    """A record of the second kind waits for its turn; it is the larger one here."""
+    torch.manual_seed(0)
+    model, x = TwoKinds(), torch.randn(256, 16)
+    schedsim.rematerialize(model, (x, False), "80%", in_place=True, effort=0.2)
+
+    def step(deep):
+        model(x, deep).square().sum().backward()
+        model.zero_grad()
+
+    for i in range(12):
+        step(i % 2 == 1)
+    session = session_in(model)
+    assert len(session.plans.known.records) == 2
+    assert session.peak_bytes <= session.budget_bytes
+    for deep in (False, True):
+        [reading] = AllocatorMeter().read(lambda deep=deep: step(deep))
+        taken = storage_bytes([x, *model.parameters()]) + reading.peak_bytes
+        assert taken <= session.budget_bytes
+    assert 0.8 * taken < session.budget_bytes < taken / 0.7
+
+
+@pytest.mark.parametrize("share", [0.8, 0.7])
+def test_micro_batches_one_ahead_run_what_was_planned(share):
+    """Calls of one part in turns share a schedule: none of them alone is given what is left."""
+    torch.manual_seed(0)
+    model, x = ManyLayers(), torch.randn(128, 16)
+
+    def step(module):
+        previous = None
+        for _ in range(3):
+            loss = module(x).square().sum()
+            if previous is not None:
+                previous.backward()
+            previous = loss
+        previous.backward()
+        module.zero_grad()
+
+    [plain] = AllocatorMeter().read(lambda: step(copy.deepcopy(model)))
+    budget = int(share * (plain.peak_bytes + storage_bytes([x])))
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, check="never")
+    for _ in range(4):
+        step(model)
+    session = session_in(model)
+    lines = session.plans._lines
+    for record in session.plans.known.records:
+        costs = [
+            session.parts[key[0]].cost(session.numbers[key], size)
+            for key, size in zip(record.keys, record.bindings, strict=True)
+        ]
+        assert lines._line(record, {}, None).peak_of(costs) <= session.peak_bytes
+    assert session.peak_bytes <= budget
+    [reading] = AllocatorMeter().read(lambda: step(model))
+    assert reading.peak_bytes + storage_bytes([x, *model.parameters()]) <= budget

@@ -71,3 +71,17 @@ def test_kinds_of_steps_and_looks_are_bounded():
         assert turns.may_look(0)
         turns.looks()
     assert not turns.may_look(0)
+
+
+def test_a_call_that_no_record_has_met_is_waited_for():
+    """Of two kinds of steps in turns, the record that begins at once meets the other kind."""
+    turns, found = RecordTurns(), []
+    for number in range(12):
+        kind = number % 2
+        if turns.is_missing:
+            turns.looks()
+            found.append(kind)
+        elif kind not in found:
+            turns.see(((0, kind), None))
+        turns.step_ends()
+    assert set(found) == {0, 1}
