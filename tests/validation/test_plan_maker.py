@@ -6,28 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from gelu_layers import LOSS, gelu_layers  # noqa: E402
 from schedsim.validation import plan_maker  # noqa: E402
 from schedsim.validation.guards.differential import Difference  # noqa: E402
 from schedsim.validation.guards.plan_variants import RoundingWarning  # noqa: E402
 from schedsim.validation.step_capture import BlockLevelWarning  # noqa: E402
-from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim.errors import UnsupportedError  # noqa: E402
 
-LOSS = nn.functional.mse_loss
-
-
-def a_model():
-    """Layers whose activation function keeps as many bytes as their product."""
-    torch.manual_seed(0)
-    parts = (nn.Sequential(nn.Linear(48, 48), nn.GELU()) for _ in range(6))
-    return nn.Sequential(*parts), (torch.randn(512, 48), torch.randn(512, 48))
-
 
 def test_another_budget_takes_no_new_capture(monkeypatch):
     """What was captured for these inputs is planned again."""
-    model, inputs = a_model()
+    model, inputs = gelu_layers()
     module = schedsim.rematerialize(model, inputs, "90%", LOSS, effort=0.2)
     first = module.plan
     monkeypatch.setattr(plan_maker, "capture_step", None)
@@ -38,7 +29,7 @@ def test_another_budget_takes_no_new_capture(monkeypatch):
 
 def test_where_op_by_op_gives_another_step_blocks_are_planned(monkeypatch):
     """And a line says what differs; where blocks differ too, nothing is planned."""
-    model, inputs = a_model()
+    model, inputs = gelu_layers()
     differs = {"op": Difference("the loss is off by 0.5", rounding=False), "block": None}
 
     def compared(model, settings, planned, inputs, keywords):
@@ -56,7 +47,7 @@ def test_where_op_by_op_gives_another_step_blocks_are_planned(monkeypatch):
 
 def test_a_difference_within_rounding_keeps_the_level_and_is_said(monkeypatch):
     """Unless blocks are the plain step to the bit."""
-    model, inputs = a_model()
+    model, inputs = gelu_layers()
     off = Difference("the loss is off by 1e-07", rounding=True)
     monkeypatch.setattr(plan_maker, "compare", lambda *_: ("seen", off))
     with pytest.warns(RoundingWarning, match="within rounding: the loss is off by 1e-07"):

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
-from schedsim.api import try_plan
-from schedsim.errors import InfeasibleBudgetError
-from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan
-from schedsim.units import format_bytes
 
 from ..step_budget import budget_in_bytes
 from .drop_in_options import DropInOptions
@@ -22,8 +16,9 @@ from .gathered_calls import (
     least_of,
     most_of,
 )
-from .ordered_line import least_budget, plain_line
+from .ordered_line import plain_line
 from .part_line import CallInLine, LinePlan, PartCost, peak_of
+from .schedule_search import ScheduleSearch, infeasible_line
 from .step_record import Key
 from .traced_part import TracedPart
 
@@ -138,13 +133,8 @@ class GatheredPlans:
         return self._choices[index]
 
     def _search(self, part: TracedPart, outside_bytes: int, budget_bytes: int) -> Plan:
-        options: dict[str, Any] = {}
-        if self._options.planner == "auto":
-            options["effort"] = max(0.2, 0.2 * self._options.effort)
-            if self._options.time_limit_s is not None:
-                options["time_limit_s"] = self._options.time_limit_s
-        workload = part.workload(0, outside_bytes)
-        return try_plan(workload, max(1, budget_bytes), self._options.planner, **options)
+        search = ScheduleSearch(self._options)
+        return search.search(part.workload(0, outside_bytes), budget_bytes, 0.2)
 
     def _line(
         self,
@@ -190,14 +180,8 @@ class GatheredPlans:
         found = line.divide(self.budget_bytes)
         if found is not None:
             return found
-        least, budget = least_budget(line, self.budget_bytes), format_bytes(self.budget_bytes)
         assert self.plan is not None
-        raise InfeasibleBudgetError(
-            f"a step of {len(line.calls)} parts does not fit {budget}: the least found is "
-            f"{format_bytes(least)}",
-            plan=replace(self.plan, budget_bytes=self.budget_bytes, least=LeastBudget(least)),
-            hint=f"budget={least}, or a smaller batch",
-        )
+        raise infeasible_line(line, self.budget_bytes, self.plan)
 
 
 class _StepReadings:

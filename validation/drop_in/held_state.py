@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 
 from ..measure import storage_bytes
 from ..measure.allocator import close_waiting
-from ..measure.storage import storages
+from ..measure.storage import bytes_by_place
 from ..ranks.buckets import bucket_bytes_now
 from ..resident_state import resident_state
 from ..torch_private.graph_tasks import in_backward
@@ -98,7 +98,7 @@ class HeldState:
     @property
     def places(self) -> set[int]:
         """The addresses of the parameters and buffers."""
-        return {storage.data_ptr() for storage in storages(self._alive())}
+        return set(bytes_by_place(self._alive()))
 
     @property
     def total_bytes(self) -> int:

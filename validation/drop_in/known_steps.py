@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from schedsim import Graph, Schedule, simulate
 from schedsim.plans.budgets import is_share
@@ -81,8 +81,6 @@ class KnownSteps:
         self.passing_bytes = self.passing_now = 0
         self.passes = True
         self._replaced: set[int] = set()
-        # Store-all peaks of the steps planned, of the largest of which a share is taken.
-        self._store_all_peaks: dict[tuple[tuple[Key, ...], tuple[int, ...]], int] = {}
 
     # -- what is seen -----------------------------------------------------------------------------
 
@@ -114,6 +112,11 @@ class KnownSteps:
             self._before_measuring()
             part.measure(binding)
 
+    def measure_largest(self) -> None:
+        """Measure the ops of all steps seen at the sizes that plans are for."""
+        for index in dict.fromkeys(index for record in self.records for index, _ in record.keys):
+            self.measure(self.parts[index], self.largest[index])
+
     def learn(self, record: StepRecord) -> bool:
         """Take in the measurements of a step; whether a known one of its kind is forgotten.
 
@@ -141,7 +144,6 @@ class KnownSteps:
             record for record in self.records if all(key[0] != index for key in record.keys)
         ]
         self.num_planned = min(self.num_planned, len(self.records))
-        self._store_all_peaks.clear()
         for key in [key for key in self.numbers if key[0] == index]:
             del self.numbers[key], self.planned[key]
 
@@ -182,12 +184,10 @@ class KnownSteps:
             self.budget_bytes = budget_in_bytes(self.options.budget, store_all, [])
         return self.budget_bytes
 
-    def share_for(self, record: StepRecord, store_all_peak: int) -> int:
-        """The budget as a share of the largest step known, of which `record` has this peak."""
-        self._store_all_peaks[record.keys, record.halves] = store_all_peak
-        most = max(self._store_all_peaks.values())
+    def take_share(self, store_all_peaks: Iterable[int]) -> None:
+        """Take a share of the largest of these steps, which keep everything, as the budget."""
+        most = max(store_all_peaks)
         self.budget_bytes = budget_in_bytes(self.options.budget, most, [])
-        return self.budget_bytes
 
     def store_all_bytes(self) -> int:
         """Bytes that the parts keep if nothing is recomputed."""

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from schedsim.errors import InfeasibleBudgetError
-from schedsim.plans.least_budget import LeastBudget
-from schedsim.units import format_bytes
-
 from ..step_budget import budget_in_bytes
 from .known_steps import KnownSteps
 from .line_calls import bytes_around_calls
-from .ordered_line import CallRoom, OrderedLine, least_budget
+from .ordered_line import CallRoom, OrderedLine
 from .part_line import CallInLine, LinePlan, PartCost
 from .part_sizes import Binding
-from .schedule_search import ScheduleSearch
+from .schedule_search import ScheduleSearch, infeasible_line
 from .step_record import Key, StepRecord
 from .traced_part import TracedPart
 
@@ -32,17 +26,9 @@ class LineSteps:
     def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
         self._known, self._search = known, search
 
-    def see(self, record: StepRecord, *, measures: bool) -> None:
-        """Take a share as the budget of the largest step, of which `record` may be one.
-
-        With `measures`, ops are measured first at sizes at which they were not.
-        """
-        known = self._known
-        if not known.is_share:
-            return
-        for index in {index for index, _ in record.keys} if measures else ():
-            known.measure(known.parts[index], known.largest[index])
-        known.share_for(record, self._line(record, {}, None).store_all_peak())
+    def store_all_peak(self, record: StepRecord) -> int:
+        """The peak of a step that keeps everything."""
+        return self._line(record, {}, None).store_all_peak()
 
     def divided(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan | None:
         """The choices among the schedules that are known; ``None`` if these do not fit."""
@@ -58,8 +44,6 @@ class LineSteps:
             No choice fits the budget.
         """
         known = self._known
-        for index in {index for index, _ in record.keys}:
-            known.measure(known.parts[index], known.largest[index])
         for share in _ROOM_SHARES:
             line = self._line(record, chosen, share)
             budget = self._budget(line)
@@ -67,13 +51,7 @@ class LineSteps:
             if found is not None:
                 return self._refined(record, line, found, budget)
         assert known.plan is not None
-        least = least_budget(line, budget)
-        raise InfeasibleBudgetError(
-            f"a step of {len(record.keys)} parts does not fit {format_bytes(budget)}: "
-            f"the least found is {format_bytes(least)}",
-            plan=replace(known.plan, budget_bytes=budget, least=LeastBudget(least)),
-            hint=f"budget={least}, or a smaller batch",
-        )
+        raise infeasible_line(line, budget, known.plan)
 
     def _refined(
         self, record: StepRecord, line: OrderedLine, found: LinePlan, budget: int
@@ -85,26 +63,26 @@ class LineSteps:
         """
         known = self._known
         others = {key for other in known.records if other is not record for key in other.keys}
+        own = [record.keys.index(key) for key in dict.fromkeys(record.keys) if key not in others]
         tried: set[tuple[int, CallRoom]] = set()
         for _ in range(_MOST_SEARCHES):
-            own = [i for i, key in enumerate(record.keys) if key not in others]
-            ranked = sorted(own, key=lambda i: -_overhead_s(line, found, i))
-            rooms = [(i, _room_of_key(line, found, i, budget)) for i in ranked]
-            rooms = [row for row in rooms if _overhead_s(line, found, row[0]) and row not in tried]
-            if not rooms:
+            slow = [i for i in own if _overhead_s(line, found, i)]
+            slow.sort(key=lambda i: -_overhead_s(line, found, i))
+            rooms = ((i, _room_of_key(line, found, i, budget)) for i in slow)
+            following = next((row for row in rooms if row not in tried), None)
+            if following is None:
                 break
-            i, room = rooms[0]
-            tried.add((i, room))
+            tried.add(following)
+            i, room = following
             index = record.keys[i][0]
             part, binding = known.parts[index], known.largest[index]
             most = max(cost.kept_bytes for cost in line.calls[i].choices)
             peak = min(room.forward_bytes, room.backward_bytes)
             beside = part.input_bytes(binding) + part.given_bytes(binding)
             outside = max(0, peak - beside - min(room.kept_bytes, most))
-            plan = self._search.search(part.workload(0, outside, binding), peak, 0.5)
-            if plan.schedule is None:
+            cost = self._cost_within(part, binding, outside, peak, 0.5)
+            if cost is None:
                 continue
-            cost = part.cost(part.add(plan.schedule), binding)
             other = line.plan_of(
                 tuple(
                     cost if key == line.keys[i] else it
@@ -162,10 +140,19 @@ class LineSteps:
             outside = budget - resident - int(kept_share * costs[0].kept_bytes)
             if outside <= 0:
                 continue
-            plan = self._search.search(part.workload(0, outside, binding), budget, 0.25)
-            if plan.schedule is not None:
-                costs.append(part.cost(part.add(plan.schedule), binding))
+            cost = self._cost_within(part, binding, outside, budget, 0.25)
+            if cost is not None:
+                costs.append(cost)
         return tuple(dict.fromkeys(costs))
+
+    def _cost_within(
+        self, part: TracedPart, binding: Binding, outside: int, budget: int, effort_share: float
+    ) -> PartCost | None:
+        """The cost of a schedule that is searched for; ``None`` where none is found."""
+        plan = self._search.search(part.workload(0, outside, binding), budget, effort_share)
+        if plan.schedule is None:
+            return None
+        return part.cost(part.add(plan.schedule), binding)
 
 
 def _overhead_s(line: OrderedLine, found: LinePlan, i: int) -> float:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from schedsim import Graph
 from schedsim.api import try_plan
 from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from .drop_in_options import DropInOptions
 from .known_steps import KnownSteps
+from .ordered_line import OrderedLine, least_budget
 
 _LONGER_SEARCHES = (4.0, 12.0)
 """Factors of effort by which a schedule is searched again where the first search finds none."""
@@ -63,4 +66,21 @@ def infeasible(known: KnownSteps, name: str, plan: Plan) -> InfeasibleBudgetErro
         hint=(f"budget={least}{unmeasured}, " if least else "give more, ")
         + ("a smaller optimizer state, or " if known.options.optimizer else "")
         + "a smaller batch",
+    )
+
+
+def infeasible_line(line: OrderedLine, budget_bytes: int, plan: Plan) -> InfeasibleBudgetError:
+    """The error for a step of several parts of which no division fits.
+
+    Parameters
+    ----------
+    plan
+        The plan of a part that was made last.
+    """
+    least = least_budget(line, budget_bytes)
+    return InfeasibleBudgetError(
+        f"a step of {len(line.calls)} parts does not fit {format_bytes(budget_bytes)}: "
+        f"the least found is {format_bytes(least)}",
+        plan=replace(plan, budget_bytes=budget_bytes, least=LeastBudget(least)),
+        hint=f"budget={least}, or a smaller batch",
     )

@@ -35,7 +35,6 @@ def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -
         The step does not fit the budget.
     """
     part, binding = known.single(record)
-    known.measure(part, binding)
     plan, budget = _searched(known, search, record)
     if plan.schedule is None:
         raise infeasible(known, f"a step{part.sizes.in_words(binding)}", plan)
@@ -56,17 +55,20 @@ def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -
     return part.add(plan.schedule), max(planned, least)
 
 
+def store_all_peak(known: KnownSteps, record: StepRecord) -> int:
+    """The peak of a step of one part that keeps everything."""
+    part, binding = known.single(record)
+    workload = known.workload(record, part, binding)
+    schedule = Schedule.store_all(workload)
+    most = max(simulate(workload, schedule).peak_bytes, known.by_itself(record))
+    return max(most, known.peak_of(record, schedule)) if part.use.lacking else most
+
+
 def _searched(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> tuple[Plan, int]:
     """A plan at the largest sizes, and the budget in bytes."""
     part, binding = known.single(record)
     workload = known.workload(record, part, binding)
     budget = known.budget_for(workload)
-    if known.is_share:
-        store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
-        if part.use.lacking:
-            store_all = max(store_all, known.peak_of(record, Schedule.store_all(workload)))
-        store_all = max(store_all, known.by_itself(record))
-        budget = known.share_for(record, store_all)
     plan = search.search_long(workload, budget, 1.0)
     if plan.schedule is not None and part.use.lacking:
         # Another backward runs then, which may take a little more.

@@ -17,7 +17,7 @@ from .other_sizes import OtherSizes
 from .part_line import PartCost
 from .part_sizes import Binding
 from .schedule_search import ScheduleSearch
-from .single_steps import plan_single
+from .single_steps import plan_single, store_all_peak
 from .step_record import Key, StepRecord, last_first
 from .traced_part import TracedPart
 
@@ -254,27 +254,28 @@ class StepPlans:
         self._look_for_kept()
         self._replan()
 
-    def _replan(self, searches: bool = True, *, again: bool = True) -> bool:
+    def _replan(self, searches: bool = True) -> bool:
         """Plan for all steps seen; returns whether there are plans without a further search."""
-        known, budget = self.known, self.known.budget_bytes
+        known = self.known
         self._chosen.clear()
         numbers: dict[Key, int] = {}
         chosen: dict[Key, PartCost] = {}
         most = 0
         singles = [record for record in known.records if len(record.keys) == 1]
         others = [record for record in known.records if len(record.keys) > 1]
-        for record in others:
-            self._lines.see(record, measures=searches)
         shared = {key for record in others for key in record.keys}
-        for record in singles:
-            if record.keys[0] not in shared:
-                if not searches:
-                    return False
-                numbers[record.keys[0]], peak = plan_single(known, self._search, record)
-                most = max(most, peak)
         lines = [*others, *(record for record in singles if record.keys[0] in shared)]
-        for record in lines[len(others) :]:
-            self._lines.see(record, measures=searches)
+        singles = [record for record in singles if record.keys[0] not in shared]
+        if singles and not searches:
+            return False
+        if searches:
+            known.measure_largest()
+        if known.is_share:
+            peaks = [self._lines.store_all_peak(record) for record in lines]
+            known.take_share([*peaks, *(store_all_peak(known, record) for record in singles)])
+        for record in singles:
+            numbers[record.keys[0]], peak = plan_single(known, self._search, record)
+            most = max(most, peak)
         find = self._lines.plan if searches else self._lines.divided
         for record in reversed(lines):
             found = find(record, chosen)
@@ -283,9 +284,6 @@ class StepPlans:
             most = max(most, found.peak_bytes)
             chosen.update(zip(record.keys, found.costs, strict=True))
         numbers |= {key: cost.number for key, cost in chosen.items()}
-        if known.budget_bytes != budget and known.is_share and again:
-            # A later step is larger: the earlier ones were planned within a share of less.
-            return self._replan(searches, again=False)
         known.peak_bytes, known.numbers = most, numbers
         for key, number in numbers.items():
             binding = known.largest[key[0]]

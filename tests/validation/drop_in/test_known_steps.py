@@ -32,10 +32,8 @@ def unseen(module, x):
     return module(x)
 
 
-def test_code_outside_of_parts_is_counted():
-    """Its parameters with the optimizer's state, what it keeps, and what its backward takes."""
-    model, x = PartlyTraced(), batch(16)
-    schedsim.rematerialize(model, x, "10MB", in_place=True, effort=0.1, optimizer="adamw")
+def measured(model, x):
+    """The allocator's reading of a step that is planned, and the session of the model."""
 
     def run():
         model(x).square().sum().backward()
@@ -44,7 +42,14 @@ def test_code_outside_of_parts_is_counted():
     for _ in range(3):
         run()
     [reading] = AllocatorMeter().read(run)
-    session = session_in(model)
+    return reading, session_in(model)
+
+
+def test_code_outside_of_parts_is_counted():
+    """Its parameters with the optimizer's state, what it keeps, and what its backward takes."""
+    model, x = PartlyTraced(), batch(16)
+    schedsim.rematerialize(model, x, "10MB", in_place=True, effort=0.1, optimizer="adamw")
+    reading, session = measured(model, x)
     assert len(session.parts) == 2
     resident = 3 * storage_bytes([*model.parameters()])
     assert session.plans.known.resident_bytes >= resident
@@ -72,15 +77,7 @@ def test_code_before_the_first_part_is_counted(broken):
     torch._dynamo.reset()
     model, x = LateTraced(broken), batch(16)
     schedsim.rematerialize(model, x, "10MB", in_place=True, effort=0.1)
-
-    def run():
-        model(x).square().sum().backward()
-        model.zero_grad()
-
-    for _ in range(3):
-        run()
-    [reading] = AllocatorMeter().read(run)
-    session = session_in(model)
+    reading, session = measured(model, x)
     assert len(session.parts) == 1 + broken
     taken = storage_bytes([x, *model.parameters()]) + reading.peak_bytes
     assert taken <= session.peak_bytes <= 1.3 * taken
