@@ -93,7 +93,7 @@ class Partitions:
     def __init__(
         self, pipeline: Pipeline, order: Order, fronts: StageFrontiers, *, mix: bool
     ) -> None:
-        self.pipeline, self.fronts = pipeline, fronts
+        self.pipeline, self.order, self.fronts = pipeline, order, fronts
         self.mix = mix
         chain = pipeline.chain
         self.sizes = chain.activation_bytes().tolist()
@@ -185,14 +185,21 @@ class Partitions:
 
     def lower_bound_s(self, budget_bytes: int, most: float) -> float:
         """A lower bound in seconds over all partitions, of which one takes `most`."""
+        found = self.least_largest(self.cost_below(budget_bytes, most), below=most)
+        return most if found is None else found.cost
+
+    def cost_below(self, budget_bytes: int, most: float) -> StageCost:
+        """The `bound` of a stage; infinite where it is `most` even without any recomputation."""
+        known: dict[tuple[int, int, int], float] = {}
 
         def cost(v: int, lo: int, hi: int) -> float:
-            # Infinite where it is at least `most` even without any recomputation.
-            plain = self.plain_cost(v, lo, hi)
-            return self.bound(v, lo, hi, budget_bytes) if plain < most else math.inf
+            if self.plain_cost(v, lo, hi) >= most:
+                return math.inf
+            if (v, lo, hi) not in known:
+                known[v, lo, hi] = self.bound(v, lo, hi, budget_bytes)
+            return known[v, lo, hi]
 
-        found = self.least_largest(cost, below=most)
-        return most if found is None else found.cost
+        return cost
 
 
 def neighbours(pipeline: Pipeline) -> list[Pipeline]:

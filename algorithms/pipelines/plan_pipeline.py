@@ -20,6 +20,7 @@ from ..chains.persistent import WorkLimitReached
 from ._selection import OrderFacts, Selection
 from .candidate_cuts import candidate_cuts
 from .partition import Partitions
+from .partitions_bound import partitions_bound
 from .pipeline_bounds import memory_bound, partition_scope, work_bound
 from .stage_frontier import MAX_POINTS, StageFrontiers
 from .turns_bound import turns_bound
@@ -222,7 +223,7 @@ def plan_pipeline(
     if run is not None and partition == "auto":
         facts = orders[chosen.most_owed]
         partitions = Partitions(pipeline, facts.order, _for_search(fronts), mix=mix)
-        bound = partitions.lower_bound_s(budget_bytes, run.makespan_s)
+        bound = partitions_bound(partitions, budget_bytes, run.makespan_s)
         pipeline, scope = run.pipeline, partition_scope(run.pipeline.cuts)
     elif partition == "given" and _can_fit(pipeline, fronts):
         facts = orders[chosen.most_owed]

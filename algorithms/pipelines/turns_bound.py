@@ -60,7 +60,7 @@ def turns_bound(
     >>> round(turns_bound(fronts, pipeline, order, 40_000_000), 5)  # 0.066 by single stages
     0.06775
     """
-    if pipeline.num_chunks > 1 or pipeline.collectives or _likely_nonzeros(order) > MOST_OF_SIMPLEX:
+    if pipeline.num_chunks > 1 or pipeline.collectives or likely_nonzeros(order) > MOST_OF_SIMPLEX:
         return 0.0
     program = _Turns(fronts, pipeline, budget_bytes)
     for device, actions in enumerate(order):
@@ -74,7 +74,7 @@ def turns_bound(
     return 0.0 if answer.bound is None else answer.bound * program.unit_s * (1 - _SAFE)
 
 
-def _likely_nonzeros(order: Order) -> int:
+def likely_nonzeros(order: Order) -> int:
     """About the non-zeros of the program: a few an action, and one for each that is in flight.
 
     So the program of a very long order is not even begun.
