@@ -38,6 +38,12 @@ _LOOK_CUTS, _DOUBLING_WORTH, _PRICED, _LOOK_SHARE = 6, 0.001, 0.02, 0.25
 # Cuts are spread over ops where what must be evicted costs that share of the most, and more widely
 # where prices are known.
 _PROMISING, _WIDELY = 0.15, 0.02
+# Of the work left for relaxations, the share of the first one by the first-order method. The
+# rest goes to relaxations of the cuts that have a price, of that share of the largest at least, and
+# of at most so many times as many others between them, as long as they prove so much more.
+_FIRST_DESCENT, _KEPT_PRICE, _OTHERS, _WORTH_REFINING = 0.3, 0.03, 0.7, 0.0005
+# Before the first and behind the last of them, others are looked for so near.
+_NEAR = 16
 # So many steps of the first-order method, for each cut, bring a relaxation within some percent of
 # its optimum.
 _STEPS_A_CUT = 13
@@ -168,47 +174,110 @@ class CutSearch:
             self.bound_at.setdefault(op, 0.0)
 
     def relaxations(self) -> None:
-        """Solve relaxations of more and more cuts, spread over the step.
+        """Solve relaxations of more and more cuts, spread over the step, then of better cuts.
 
         On wide graphs many cuts prove more in fractions than a few cuts in whole numbers.
         """
         relaxed_share = _RELAXED_SHARE
         if self.effort.counted and milp_work(2 * self.nonzeros) > 0.5 * self.effort.left:
             relaxed_share = _LARGE_SHARE
+        self._refine(self._spread_relaxations(relaxed_share))
+
+    def _spread_relaxations(self, relaxed_share: float) -> float:
+        """Spread more and more cuts; the effort that relaxations must leave."""
         begun = self.effort.left
         until = begun * (1.0 - relaxed_share)
         before: list[int] = []
         first_s, took = 0.0, 0.0
         counts = list(_SPREAD_CUTS)
         while counts:
-            count = self._affordable(counts, self.effort.left - until)
+            count = self._affordable(counts, _FIRST_DESCENT * (self.effort.left - until))
             chosen = self._placed(count)
             if len(chosen) <= len(before):
-                return
+                break
             # Iterations grow with the rows, the time of each does too, and so do the rows
             # themselves.
             growth = (len(chosen) / max(1, len(before))) ** 2.5
             likely = self._likely_nonzeros(chosen)
             most = max(took * growth, relaxation_work(likely))
-            if likely > MOST_OF_SIMPLEX and before:
+            descends = likely > MOST_OF_SIMPLEX and bool(before)
+            if descends:
                 most = 0.0
             if not self._may(most + until):
-                return
+                break
             known_s, left = self.extra_s, self.effort.left
             share = (left - until) / left if self.effort.counted else relaxed_share
             looks = count == _LOOK_CUTS
-            self.solve(self._cuts(chosen), share * (_LOOK_SHARE if looks else 1), integral=False)
+            part = _LOOK_SHARE if looks else _FIRST_DESCENT if descends else 1.0
+            self.solve(self._cuts(chosen), share * part, integral=False)
             took = left - self.effort.left
             small = self.solved_nonzeros <= MOST_OF_SIMPLEX and count > _LOOK_CUTS
             if (looks or small) and not self.doubling and self._may(until + took):
                 self._try_doubling(chosen, share)
             if before and self.extra_s < known_s * (1 + _WORTH):
-                return
+                break
             first_s = first_s or self.extra_s
             if looks and self.effort.counted and self.extra_s > first_s * (1 + _MUCH):
                 until = begun * (1.0 - _LARGE_SHARE)
             before = chosen
             counts = [one for one in counts if one > count]
+            if descends:
+                break
+        return until
+
+    def _refine(self, until: float) -> None:
+        """Solve relaxations of the cuts that have a price, with others between them.
+
+        A cut without a price proves nothing: others in its place prove more for the same work.
+        `until` is the effort to be left.
+        """
+        dropped: set[int] = set()
+        known = 0.0
+        while self.prices and self._may(until):
+            least = _KEPT_PRICE * max(self.prices.values())
+            kept = [op for op, price in self.prices.items() if price >= least]
+            dropped.update(op for op in self.prices if op not in kept)
+            left = self.effort.left - until
+            chosen = self._between(kept, dropped, left)
+            if len(chosen) == len(kept) or not self._affords(chosen, left):
+                return
+            share = left / self.effort.left if self.effort.counted else _RELAXED_SHARE
+            proven = self.solve(self._cuts(chosen), share, integral=False) or 0.0
+            if proven <= known * (1 + _WORTH_REFINING):
+                return
+            known = proven
+
+    def _between(self, kept: list[int], dropped: set[int], left: float) -> list[int]:
+        """`kept`, and cuts between them, about as many, beside the dearest first."""
+        price = self.prices
+        places = sorted(kept)
+        ends = places[0] - _NEAR, min(places[-1] + _NEAR, self.graph.num_ops)
+        gaps = sorted(
+            pairwise([ends[0], *places, ends[1]]),
+            key=lambda gap: (-price.get(gap[0], 0.0) - price.get(gap[1], 0.0), gap),
+        )
+        chosen = list(kept)
+        most = max(len(kept) + _FEW_CUTS, (1 + _OTHERS) * len(kept))
+        for low, high in gaps:
+            quarter = (high - low) // 4
+            inside = [
+                op
+                for op in range(max(0, low + 1 + quarter), high - quarter)
+                if op not in dropped and self.promise[op] > 0
+            ]
+            if len(chosen) >= most:
+                break
+            if inside and self._affords([*chosen, inside[0]], left):
+                best = max(inside, key=lambda op: (self.promise[op], -op))
+                self.choose(chosen, [best])
+        return chosen
+
+    def _affords(self, ops: list[int], left: float) -> bool:
+        """Whether so much effort is enough for the relaxation with cuts at `ops`."""
+        likely = self._likely_nonzeros(ops)
+        if likely <= MOST_OF_SIMPLEX:
+            return relaxation_work(likely) <= left
+        return steps_work(likely, _STEPS_A_CUT * len(ops)) <= left
 
     def _try_doubling(self, chosen: list[int], share: float) -> None:
         """Look at intervals of many lengths from now on, if they prove more at these cuts."""
@@ -259,8 +328,7 @@ class CutSearch:
         if self._is_small(found):
             return found
         for count in counts:
-            likely = self._likely_nonzeros(self._placed(count))
-            if steps_work(likely, _STEPS_A_CUT * count) <= left:
+            if self._affords(self._placed(count), left):
                 found = count
         return found
 

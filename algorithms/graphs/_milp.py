@@ -142,13 +142,14 @@ class Milp:
         """Solve by HiGHS with no gap allowed; without `integral`, solve the linear relaxation.
 
         The work left limits the nodes, or the iterations of a relaxation; the watchdog limits the
-        time. The first node is always finished, unless the clock ends it. A large relaxation is
-        solved by a first-order method, which stops where `halted` says so. `nodes` says what the
-        nodes of this program take, where that is known.
+        time. The first node is always finished, unless the clock ends it. A large relaxation whose
+        variables all have finite limits is solved by a first-order method, which stops where
+        `halted` says so. `nodes` says what the nodes of this program take, where that is known.
         """
         if integral:
             return self._solve_whole(effort, nodes or NodeWork.by_size(self.num_nonzeros))
-        if self.num_nonzeros > MOST_OF_SIMPLEX:
+        limited = all(np.isfinite(part).all() for key in ("lb", "ub") for part in self.columns[key])
+        if self.num_nonzeros > MOST_OF_SIMPLEX and limited:
             return self._solve_roughly(effort, halted)
         return self._solve_relaxed(effort)
 

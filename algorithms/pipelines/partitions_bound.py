@@ -9,6 +9,7 @@ bound of the next one's stages.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -73,7 +74,7 @@ def _cheapest(
             high = middle - 1
     below = costs[low] if low < len(costs) else most
     found = [
-        (max(cost(v, lo, hi) for v, (lo, hi) in enumerate(zip(cuts, cuts[1:], strict=False))), cuts)
+        (max(cost(v, lo, hi) for v, (lo, hi) in enumerate(itertools.pairwise(cuts))), cuts)
         for cuts in _all_cuts(_ways(partitions, cost, below), (0,))
     ]
     return sorted(found), below

@@ -102,6 +102,19 @@ def test_relaxations_price_upper_limits(monkeypatch, most_of_simplex):
     assert answer.prices == pytest.approx([0, 0, 3], abs=0.1)
 
 
+@pytest.mark.parametrize("most_of_simplex", [0, 10**9])
+def test_relaxations_with_variables_that_have_no_limit(monkeypatch, most_of_simplex):
+    """The first-order method has no bound for them: it gave no number, and a warning."""
+    monkeypatch.setattr(_milp, "MOST_OF_SIMPLEX", most_of_simplex)
+    milp = Milp()
+    end = milp.variables(1, ub=np.inf, cost=1.0)
+    again = milp.variables(2)
+    milp.placed(1, (0, end, 1.0), (0, again, -1.0), lb=1.0, ub=np.inf)
+    milp.placed(1, (0, again, 1.0), lb=1.0, ub=np.inf)
+    answer = milp.solve(Effort(10.0), integral=False)
+    assert answer.bound == pytest.approx(2.0, rel=0.01)
+
+
 def hard_knapsack() -> Milp:
     """Which needs more than the first node."""
     rng = np.random.default_rng(3)

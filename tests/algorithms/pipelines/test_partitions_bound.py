@@ -22,7 +22,7 @@ from schedsim.workloads.synthetic import uniform
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_plan_of_any_partition_is_faster(seed, monkeypatch):
-    """Random plans of all ten partitions, at their own peaks; with few partitions looked at, too."""
+    """Random plans of all ten partitions, at their own peaks; few partitions looked at, too."""
     rng = np.random.default_rng(700 + seed)
     order = ("1f1b", "gpipe", "zero-bubble")[seed % 3]
     given = make_pipeline(
@@ -43,9 +43,7 @@ def test_no_plan_of_any_partition_is_faster(seed, monkeypatch):
         chosen = []
         for size in sizes:
             every = [StagePlan(runs) for runs in plans(0, size)]
-            chosen.append(
-                [every[i] for i in rng.integers(0, len(every), int(rng.integers(1, 3)))]
-            )
+            chosen.append([every[i] for i in rng.integers(0, len(every), int(rng.integers(1, 3)))])
         run = run_pipeline(pipeline, actions, chosen)
         known_s = 2 * run.makespan_s
         for count in (64, 2, 0):
