@@ -50,9 +50,8 @@ BOUND_TOLERANCE, _FASTER = 1.2 * _SAFE_UNITS / _UNITS, 5e-10
 # Cuts of one program with windows, beside the loss: the ops that leave least of the budget. It is
 # worth its work where one of them leaves less than that share.
 _NUM_TIGHT, _TIGHT_SHARE = 6, 0.3
-# Of a program that is not of the tightest ops alone: cuts, the most whose first node is in reach,
-# and work by its non-zeros.
-_NUM_WIDE, _WIDE_FIRST, _WIDE_NODE = (12, 8, 5, 3), 8e-5, 6e-7
+# Of a program that is not of the tightest ops alone: most cuts, and work by its non-zeros.
+_NUM_WIDE, _WIDE_FIRST, _WIDE_NODE = 12, 5e-5, 6e-7
 _WINDOWS: tuple[CopiesWhole, ...] = ("shares", "windows", "whole")
 # Work of such a program by its non-zeros: its first node, and any other.
 _WINDOWS_FIRST, _WINDOWS_NODE = 1e-5, 6e-8
@@ -117,28 +116,13 @@ def windows_bound(
     if math.isinf(known.bound_s):
         return known
     if wide:
-        known = _wide_bound(graph, linked, table, effort, known)
+        ops = _over_budget(graph, budget_bytes)
+        ways, work = _WINDOWS[-1:], (_WIDE_FIRST, _WIDE_NODE)
     else:
-        ops, work = _tightest(graph, table), (_WINDOWS_FIRST, _WINDOWS_NODE)
-        for copies in _WINDOWS if ops else ():
-            found = _one_windows_bound(graph, linked, table, ops, effort, known, copies, work)
-            known = found or known
+        ops, ways, work = _tightest(graph, table), _WINDOWS, (_WINDOWS_FIRST, _WINDOWS_NODE)
+    for copies in ways if ops else ():
+        known = _one_windows_bound(graph, linked, table, ops, effort, known, copies, work)
     return CopyBound(_rounded_up(graph, linked, known.bound_s), known.op)
-
-
-def _wide_bound(
-    graph: Graph, linked: LinkedGraph, table: CutTable, effort: Effort, known: CopyBound
-) -> CopyBound:
-    """`known`, or the bound of as many spread cuts as the effort is enough for."""
-    for most in _NUM_WIDE:
-        ops = _over_budget(graph, table.budget_bytes, most)
-        if not ops:
-            break
-        work = _WIDE_FIRST, _WIDE_NODE
-        found = _one_windows_bound(graph, linked, table, ops, effort, known, "whole", work)
-        if found is not None:
-            return found
-    return known
 
 
 def confirmed(
@@ -172,11 +156,11 @@ def _tightest(graph: Graph, table: CutTable) -> list[int]:
     return sorted({*np.flatnonzero(graph.arrays.op_phase > 0)[:1].tolist(), *tight})
 
 
-def _over_budget(graph: Graph, budget_bytes: int, most: int) -> list[int]:
+def _over_budget(graph: Graph, budget_bytes: int) -> list[int]:
     memory = simulate(graph, Schedule.store_all(graph)).memory_bytes
     over = np.flatnonzero(memory > budget_bytes)
-    if over.size > most:
-        over = over[np.linspace(0, over.size - 1, most).round().astype(int)]
+    if over.size > _NUM_WIDE:
+        over = over[np.linspace(0, over.size - 1, _NUM_WIDE).round().astype(int)]
     return [int(op) for op in over]
 
 
@@ -189,12 +173,8 @@ def _one_windows_bound(
     known: CopyBound,
     copies: CopiesWhole,
     work: tuple[float, float],
-) -> CopyBound | None:
-    """`known`, or the bound of the windows between `ops`, if that is higher.
-
-    ``None`` where the first node of the program takes more than the effort. `work` by its non-zeros
-    is that of the first node and of any other.
-    """
+) -> CopyBound:
+    """`known`, or the bound of the windows between `ops`, if that is higher."""
     unit_s = graph.store_all_s / _UNITS
     if effort.is_over() or unit_s == 0 or math.isinf(known.bound_s):
         return known
@@ -204,7 +184,7 @@ def _one_windows_bound(
         return CopyBound(math.inf, tightest)
     nodes = NodeWork(work[0] * milp.num_nonzeros, work[1] * milp.num_nonzeros)
     if effort.counted and nodes.first > effort.left:
-        return None
+        return known
     answer = milp.solve(effort, nodes=nodes)
     if answer.bound is None:
         return known

@@ -26,17 +26,13 @@ from ..store_all import store_all
 from ._bound import CopyBound, confirmed, copy_bound, windows_bound
 from ._linked_graph import link_graph, schedule_tokens, token_names
 from ._offload_search import OffloadSearch, load_kernels
-from ._paging_model import PagingModel, build_paging_model
-from ._timeline import LinkedGraph
+from ._paging_model import build_paging_model
 from .offload import CONFIRM_WORK, enough_s, offload
 
 # Beyond this HiGHS finds nothing within minutes; a model with paging has some five times as many.
 MAX_VARIABLES = 60_000
 _WORK = 30.0
-_BOUND_SHARE, _START_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.3, 0.02, 0.3
-# The share of what is left that goes to the bound of several cuts: where the MILP of stages can be
-# solved, and where it cannot.
-_WIDE_SHARE, _WIDE_SHARE_ALONE = 0.3, 0.45
+_BOUND_SHARE, _START_SHARE, _WIDE_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.3, 0.3, 0.02, 0.3
 # HiGHS keeps its time limit up to a first node that takes so many times as long; beyond that, the
 # steps between its looks at the clock are too long.
 _CLOCK_LOOKS = 500.0
@@ -153,19 +149,18 @@ def poet(
         if first.bound_scope == COPIES_IN_ORDER and first.lower_bound_s > bound.bound_s:
             bound = CopyBound(first.lower_bound_s, first.search.bound_op)
     if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
-        model = _staged_model(graph, linked, budget_bytes)
-        solvable = milp_work(model.milp.num_nonzeros) <= _most_work(effort)
-        with effort.part(_WIDE_SHARE if solvable else _WIDE_SHARE_ALONE) as part:
+        with effort.part(_WIDE_SHARE) as part:
             bound = windows_bound(graph, linked, budget_bytes, bound, effort=part, wide=True)
-        if best_s > enough_s(graph, bound, 0.0):
-            search = OffloadSearch(graph, linked, seed=seed, num_threads=1, peak_bytes=budget_bytes)
-            search.enough_s = enough_s(graph, bound, 0.0)
-            options.update(_solve(graph, model, search, effort, polish, (best_s, best)))
-            if search.best is not None:
-                found = Schedule.from_names(token_names(graph, search.best[1]))
-                simulation = setting.simulate(graph, found, budget_bytes)
-                if simulation.makespan_s < best_s:
-                    best, best_s = found, simulation.makespan_s
+    if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
+        enough = enough_s(graph, bound, 0.0)
+        found, told = _solve(
+            graph, budget_bytes, offloading, effort, seed, polish, (best_s, best), enough
+        )
+        options.update(told)
+        if found is not None:
+            simulation = setting.simulate(graph, found, budget_bytes)
+            if simulation.makespan_s < best_s:
+                best, best_s = found, simulation.makespan_s
     if best is not None:
         bound = confirmed(graph, linked, budget_bytes, bound, best_s, effort=Effort(CONFIRM_WORK))
     return make_plan(
@@ -183,57 +178,46 @@ def poet(
     )
 
 
-def _staged_model(graph: Graph, linked: LinkedGraph, budget_bytes: int) -> PagingModel:
-    """The MILP of stages, in units of time of which the step lasts `_UNITS`."""
+def _solve(
+    graph: Graph,
+    budget_bytes: int,
+    offloading: Offloading,
+    effort: Effort,
+    seed: int,
+    polish: bool,
+    known: tuple[float, Schedule | None],
+    enough: float,
+) -> tuple[Schedule | None, dict[str, Any]]:
+    """(schedule, what to record); `known` are seconds of a schedule, and the schedule."""
+    best_s, best = known
     arrays = graph.arrays
+    linked = link_graph(graph, budget_bytes, offloading)
     sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
     byte_unit, whole = byte_units(np.concatenate(sizes), max(1, budget_bytes))
     room = (budget_bytes - graph.static_bytes) / byte_unit
     room = math.floor(room) if whole else room * (1 - 1e-6)
-    return build_paging_model(
-        graph, linked, byte_unit, room, _unit_s(graph), linked.host_room / byte_unit
-    )
-
-
-def _unit_s(graph: Graph) -> float:
-    return graph.store_all_s / _UNITS or 1.0
-
-
-def _most_work(effort: Effort) -> float:
-    """The work of a first node that the solver finishes in time."""
-    return effort.left if effort.watchdog_s is None else _CLOCK_LOOKS * effort.watchdog_s
-
-
-def _solve(
-    graph: Graph,
-    model: PagingModel,
-    search: OffloadSearch,
-    effort: Effort,
-    polish: bool,
-    known: tuple[float, Schedule | None],
-) -> dict[str, Any]:
-    """Solve the MILP, and anneal its answer by `search`, which keeps the best; what to record.
-
-    `known` are seconds of a schedule, and the schedule, which is annealed where the first node of
-    the MILP takes too much.
-    """
-    best_s, best = known
-    unit_s = _unit_s(graph)
-    cost = np.concatenate(model.milp.columns["cost"])
+    unit_s = graph.store_all_s / _UNITS or 1.0
+    model = build_paging_model(graph, linked, byte_unit, room, unit_s, linked.host_room / byte_unit)
     if math.isfinite(best_s):
+        cost = np.concatenate(model.milp.columns["cost"])
         columns = np.flatnonzero(cost)
         model.milp.placed(1, (0, columns, cost[columns]), lb=0.0, ub=best_s / unit_s)
+    watchdog_s = effort.watchdog_s
+    most = effort.left if watchdog_s is None else _CLOCK_LOOKS * watchdog_s
+    search = OffloadSearch(graph, linked, seed=seed, num_threads=1, peak_bytes=budget_bytes)
+    search.enough_s = enough
     told: dict[str, Any]
-    if milp_work(model.milp.num_nonzeros) > _most_work(effort):
+    if milp_work(model.milp.num_nonzeros) > most:
         # The solver would finish its first node, whatever the effort, and look at a clock too late.
+        told = {"solved": False, "milp": "its first node takes more than the effort"}
         if best is not None and polish:
             search.consider(schedule_tokens(graph, best))
             search.run(effort)
-        elif effort.watchdog_s is None:
+        elif watchdog_s is None:
             effort.spend(effort.left)
         else:
             effort.note_clock()
-        return {"solved": False, "milp": "its first node takes more than the effort"}
+        return _found(graph, search), told
     with effort.part(1.0 - _POLISH_SHARE) as part:
         answer = model.milp.solve(part)
     told = {"solved": answer.finished}
@@ -242,11 +226,17 @@ def _solve(
             told["milp"] = "nothing better" if answer.infeasible else "nothing better in time"
         else:
             told["infeasible"] = "the MILP has none" if answer.infeasible else "none in time"
-        return told
+        return None, told
+    found = model.tokens(graph, answer.x)
+    cost = np.concatenate(model.milp.columns["cost"])
     told["programme_s"] = float(cost @ answer.x) * unit_s
-    search.consider(np.array(model.tokens(graph, answer.x), dtype=np.int64))
+    search.consider(np.array(found, dtype=np.int64))
     if search.best is not None:
         told["replayed_s"] = search.best[0]
     if polish:
         search.run(effort.take(_MOST_POLISH))
-    return told
+    return _found(graph, search), told
+
+
+def _found(graph: Graph, search: OffloadSearch) -> Schedule | None:
+    return None if search.best is None else Schedule.from_names(token_names(graph, search.best[1]))

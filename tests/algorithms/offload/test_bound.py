@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from offload_plans import some_budget, tiny_chain
 from offload_steps import random_offloading
 from schedsim.algorithms.graphs._cut_table import CutTable
-from schedsim.algorithms.graphs._milp import Answer, Milp
-from schedsim.algorithms.offload import _bound
 from schedsim.algorithms.offload._bound import (
     CopyBound,
     _cut_bound_s,
@@ -26,11 +24,10 @@ from schedsim.algorithms.offload._linked_graph import link_graph
 from slow_offload import least_time_s
 from tiers import examples
 
-from schedsim import Chain, Graph, Op, Schedule, simulate
+from schedsim import Chain, Graph, Op
 from schedsim.plans.effort import Effort
 from schedsim.plans.links import Link
 from schedsim.plans.offloading import Offloading
-from schedsim.workloads.synthetic_graphs import layered
 
 
 def bounded(graph: Graph, budget: int, offloading: Offloading, *, wide: bool = False):
@@ -157,31 +154,3 @@ def test_a_schedule_that_meets_the_bound_is_confirmed():
     assert asked(optimum * (1 + 5e-9)) == cut
     assert asked(optimum * (1 + 1e-6)) == cut
     assert asked(cut.bound_s) == cut
-
-
-def test_fewer_cuts_where_many_take_too_much(monkeypatch):
-    """Ten ops are over budget; where ten cuts take too much work, five do not, which it left out."""
-    graph = layered(30, 2)
-    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
-    budget = int(0.6 * peak)
-    linked = link_graph(graph, budget, Offloading.over(Link(peak / graph.store_all_s)))
-    known = CopyBound(graph.store_all_s)
-    looked_at = []
-
-    class Programme(Milp):
-        def solve(self, effort, **options):
-            looked_at.append(self.num_nonzeros)
-            return Answer(x=None, bound=2e4, infeasible=False, finished=True)
-
-    def program(graph, linked, table, ops, unit_s, copies):
-        milp = Programme()
-        place = [0] * (1000 * len(ops))
-        milp.placed(1, (0, np.array(place), 1.0), lb=0.0, ub=1.0)
-        return milp
-
-    monkeypatch.setattr(_bound, "window_milp", program)
-    for effort, count in ((Effort(10.0), 10), (Effort(0.5), 5), (Effort(0.1), 0)):
-        looked_at.clear()
-        found = windows_bound(graph, linked, budget, known, effort=effort, wide=True)
-        assert looked_at == [1000 * count] * bool(count)
-        assert (found.bound_s > known.bound_s) == bool(count)
