@@ -145,7 +145,6 @@ def test_parts_of_a_step_that_breaks(uncompiled):
                 assert_close(left_by(step, model, inputs), expected)
             break
         except InfeasibleBudgetError as error:
-            assert error.plan.min_feasible_bytes > budget
             budget = error.plan.min_feasible_bytes
     assert all(part.has_small_groups for part in session().parts)
 
