@@ -74,7 +74,7 @@ def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> 
         f"compiled: {num_ops} ops fused into {len(places)} groups, {distinct} of them "
         "distinct and compiled; the other ops are kernels as they are"
     )
-    if any(call.random for call in program.calls):
+    if any(call.target is inductor.draw_seeds for call in program.calls):
         note += "; dropout draws the numbers of compiled dropout"
     return replace(
         captured,
