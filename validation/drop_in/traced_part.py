@@ -224,7 +224,10 @@ class TracedPart:
 
     def guess_use(self) -> bool:
         """Plan for the use that takes least, until a step has told; whether that is another."""
-        return not self._is_use_seen and self._set_use(self.outputs.guess())
+        guess = self.outputs.guess()
+        if self.layouts is None:  # zeros are made for gradients that do not come
+            guess = OutputUse(guess.dropped)
+        return not self._is_use_seen and self._set_use(guess)
 
     def learn_dropped(self, dropped: frozenset[int]) -> None:
         """Another part, whose backward this one may run, has these outputs dropped."""
