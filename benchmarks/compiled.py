@@ -11,7 +11,8 @@ processor time on one thread. Gradients are compared with plain torch.compile's 
 On both sides the C library is told to keep freed memory, as the CUDA allocator does. By its own
 rule it would return some of it to the system, for some orders of requests, and those pages would be
 filled with zeros again in each step. Rows go to a file as they are made, and a row in the file is
-not measured again. A model takes about ten minutes of two idle cores.
+not measured again. A model takes about ten minutes of two idle cores. With ``--runs 3`` the five
+budgets are captured, planned and measured that often; the settings of torch.compile are not.
 """
 
 from __future__ import annotations
@@ -241,9 +242,10 @@ class Rows:
         text = path.read_text() if path.exists() else ""
         self.rows: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
 
-    def has(self, model: str, setting: str) -> bool:
+    def has(self, model: str, setting: str, run: int = 0) -> bool:
         """Whether that is measured."""
-        return any((r["model"], r["setting"]) == (model, setting) for r in self.rows)
+        known = ((r["model"], r["setting"], r.get("run", 0)) for r in self.rows)
+        return (model, setting, run) in known
 
     def add(self, **row: Any) -> None:
         """Keep a row."""
@@ -253,12 +255,11 @@ class Rows:
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
 
 
-def measure(name: str, rows: Rows, args: argparse.Namespace) -> None:
-    """All rows of a model."""
-    wanted = {
-        title: make for title, make in peers(name, args.quick).items() if not rows.has(name, title)
-    }
-    shares = [share for share in SHARES if not rows.has(name, f"ours {share:.0%}")]
+def measure(name: str, rows: Rows, args: argparse.Namespace, run: int) -> None:
+    """All rows of a model in a run; only the first has the settings of torch.compile."""
+    found_peers = peers(name, args.quick) if run == 0 and not args.ours else {}
+    wanted = {title: make for title, make in found_peers.items() if not rows.has(name, title)}
+    shares = [share for share in SHARES if not rows.has(name, f"ours {share:.0%}", run)]
     if not wanted and not shares:
         return
     base = compiled(load_subject(name, quick=args.quick), "base")
@@ -272,6 +273,7 @@ def measure(name: str, rows: Rows, args: argparse.Namespace) -> None:
     most = ours.module.plan.peak_bytes
     assert most is not None
     about = {"model": name, "quick": args.quick, "torch": torch.__version__, "memory": "kept"}
+    about["run"] = run
     first = True
     for share in shares:
         resident = base.resident_bytes
@@ -342,8 +344,11 @@ def report(rows: list[dict[str, Any]]) -> str:
     ]
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]
-        peaks = [row["peak_bytes"] for row in mine if row in fit]
-        monotone = all(a >= b for a, b in pairwise(peaks))
+        by_run = [
+            [r["peak_bytes"] for r in fit if r in mine and r.get("run", 0) == run]
+            for run in {r.get("run", 0) for r in mine}
+        ]
+        monotone = all(a >= b for peaks in by_run for a, b in pairwise(peaks))
         quick = ", small" if mine[0]["quick"] else ""
         if "memory" not in mine[0]:
             quick += ", freed memory returned to the system as the C library likes"
@@ -371,17 +376,21 @@ def report(rows: list[dict[str, Any]]) -> str:
             "| ours, of the step's bytes | budget, MB | peak, MB | time | gradients off by |",
             "|---|---:|---:|---:|---:|",
         ]
-        for row in mine:
-            if row in own:
-                share = row["setting"].removeprefix("ours ")
-                if "over_compile" not in row:
-                    lines.append(f"| {share} | infeasible | | | |")
-                    continue
-                lines.append(
-                    f"| {share} | {row['budget_bytes'] / 1e6:.2f} | "
-                    f"{row['peak_bytes'] / 1e6:.2f} | {row['over_compile']:.2f} | "
-                    f"{row['gradients']:.0e} |"
-                )
+        for setting in dict.fromkeys(row["setting"] for row in mine if row in own):
+            runs = [row for row in mine if row["setting"] == setting]
+            share = setting.removeprefix("ours ")
+            if any("over_compile" not in row for row in runs):
+                lines.append(f"| {share} | infeasible | | | |")
+                continue
+            times = [row["over_compile"] for row in runs]
+            text = f"{statistics.median(times):.2f}"
+            if len(runs) > 1:
+                text += f" ({min(times):.2f} to {max(times):.2f} in {len(runs)} runs)"
+            lines.append(
+                f"| {share} | {runs[0]['budget_bytes'] / 1e6:.2f} | "
+                f"{max(row['peak_bytes'] for row in runs) / 1e6:.2f} | {text} | "
+                f"{max(row['gradients'] for row in runs):.0e} |"
+            )
         lines += [
             "",
             "| torch.compile | its peak, MB | its time | its gradients | our peak, MB | our time | "
@@ -416,6 +425,8 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--quick", action="store_true", help="small models, fewer settings")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--runs", type=int, default=1, help="of the five budgets")
+    parser.add_argument("--ours", action="store_true", help="no settings of torch.compile")
     parser.add_argument("--results", type=Path, default=RESULTS / "compiled.jsonl")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     args = parser.parse_args()
@@ -426,7 +437,8 @@ def main() -> None:
     rows = Rows(args.results)
     if not args.report:
         for name in args.models.split(","):
-            measure(name, rows, args)
+            for run in range(args.runs):
+                measure(name, rows, args, run)
     args.results.with_suffix(".md").write_text(report(rows.rows) + "\n")
 
 

@@ -47,12 +47,18 @@ def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
 
 def _narrower_graph(captured: CapturedGraph, wide: Program, groups: Groups) -> CapturedGraph | None:
     """`captured` in groups that take less room than those of `wide`; ``None`` if there are none."""
-    program = fused(captured.program, groups, narrow=True)
-    if len(program.calls) == len(wide.calls):
+    program = _narrower(captured.program, wide, groups)
+    if program is None:
         return None
-    found = _with_program(captured, _compiled(program, groups), groups)
+    found = _with_program(captured, program, groups)
     line = "groups are small: larger ones, which are quicker, do not fit the budget"
     return replace(found, notes=(*found.notes, line))
+
+
+def _narrower(program: Program, wide: Program, groups: Groups) -> Program | None:
+    """`program` in groups that take less room than those of `wide`; ``None`` if there are none."""
+    found = fused(program, groups, narrow=True)
+    return None if len(found.calls) == len(wide.calls) else _compiled(found, groups)
 
 
 def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> CapturedGraph:
@@ -68,7 +74,7 @@ def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> 
         f"compiled: {num_ops} ops fused into {len(places)} groups, {distinct} of them "
         "distinct and compiled; the other ops are kernels as they are"
     )
-    if any(call.random for call in program.calls):
+    if any(call.target is inductor.draw_seeds for call in program.calls):
         note += "; dropout draws the numbers of compiled dropout"
     return replace(
         captured,
@@ -120,6 +126,20 @@ def fused_where_it_works(program: Program, name: str, groups: Groups) -> Program
         line = f"{name} runs uncompiled: {reason(error)}"
         warnings.warn(line, CompileWarning, stacklevel=4)
         return program
+
+
+def narrower_where_it_works(program: Program, wide: Program, groups: Groups) -> Program | None:
+    """A part of a step in groups that take less room than those of `wide`, its compiled groups.
+
+    ``None`` if there are none, or if inductor cannot compile them.
+    """
+    if wide is program:  # inductor did not compile this part
+        return None
+    try:
+        with inductor.outside_of_traces():
+            return _narrower(program, wide, groups)
+    except Exception:  # whatever a pass of inductor raises: the step is refused as it was
+        return None
 
 
 def _compiled(program: Program, groups: Groups) -> Program:

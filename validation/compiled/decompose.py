@@ -39,6 +39,8 @@ def decompose(program: Program) -> Program:
 
     Random numbers of dropout come from seeds, one for each dropout, that are all drawn once, before
     the first of them is needed: a repeated run gets the same numbers without a generator's state.
+    A forward that calls a recurrent layer of torch draws as eager does, because torch.compile
+    leaves it to eager; what follows has seeds that are drawn behind it.
     Ops that inductor would not fuse are left unchanged. O(size of the program), and one trace for
     each distinct op.
     """
@@ -58,10 +60,11 @@ class _Decomposer:
             gradients=dict(program.gradients),
             input_gradients=dict(program.input_gradients),
         )
+        self.recurrent = _frames_of_recurrence(program)
         self.known: dict[tuple[str, tuple[int, ...]], torch.fx.Graph | None] = {}
         self.is_storage: dict[int, int] = {}  # old storage -> new storage of which it is a part
         self.moved: dict[int, int] = {}  # old call -> last of its parts
-        self.num_draws = 0
+        self.num_draws = self.num_seeds = 0
         self.seeds = -1  # value
         self.drawing: Call | None = None
         self.device = program.values[program.outputs[0]].device
@@ -71,7 +74,10 @@ class _Decomposer:
         for index, traced in enumerate(old.calls):
             traced = self._unordered(traced)
             call = as_traced(old, traced)
-            graph = None if index == old.seed else self._parts(call)
+            is_eager = self._draws_as_eager(traced)
+            graph = None if index == old.seed or is_eager else self._parts(call)
+            if is_eager:
+                self._end_seeds()
             if graph is None or not self._inline(call, graph):
                 self._keep(traced)
             self.moved[index] = len(new.calls) - 1
@@ -82,6 +88,14 @@ class _Decomposer:
             value.storage = self._storage(value.storage)
         order_draws(new)
         return new
+
+    def _draws_as_eager(self, call: Call) -> bool:
+        """Whether torch.compile leaves this draw to eager, with all of a recurrent layer's frame.
+
+        Dropout between the layers of one recurrent module is among these.
+        """
+        places = call.module, call.module.rpartition(".")[0]
+        return call.random and not self.recurrent.isdisjoint(places)
 
     def _unordered(self, call: Call) -> Call:
         """`call` without the tokens that keep draws in order: numbers from seeds need none."""
@@ -261,7 +275,9 @@ class _Decomposer:
         """Make `part` draw its numbers from the next seed of the step."""
         if self.drawing is None:  # where inductor draws all seeds: behind what draws without one
             self.seeds = self._value((0,), (1,), torch.int64, self.device)
-            draw = Call("seeds", inductor.draw_seeds, (0, self.device.type), {}, [self.seeds])
+            self.num_seeds += 1
+            name = "seeds" if self.num_seeds == 1 else f"seeds#{self.num_seeds}"
+            draw = Call(name, inductor.draw_seeds, (0, self.device.type), {}, [self.seeds])
             draw.random = draw.once = True
             self.new.append(draw)
             self.drawing = draw
@@ -289,6 +305,11 @@ class _Decomposer:
             self.new.append(draw)
             part.target = inductor.convert_op()
             part.args = (Ref(drawn), fake.dtype)
+
+    def _end_seeds(self) -> None:
+        """Let the draws that follow have seeds of their own, drawn before the first of them."""
+        self._fill_seeds()
+        self.drawing, self.num_draws = None, 0
 
     def _fill_seeds(self) -> None:
         if self.drawing is None:
@@ -325,6 +346,13 @@ class _Decomposer:
         while storage in self.is_storage:
             storage = self.is_storage[storage]
         return storage
+
+
+def _frames_of_recurrence(program: Program) -> frozenset[str]:
+    """Paths of the modules whose forward calls a recurrent layer of torch."""
+    recurrent = torch.ops.schedsim.recurrent.default
+    paths = (call.module for call in program.calls if call.target is recurrent)
+    return frozenset(path.rpartition(".")[0] for path in paths)
 
 
 def _is_view(node: torch.fx.Node) -> bool:

@@ -37,6 +37,7 @@ def describe_calls(
         lines.append(
             f"  {part.name}{place}: keeps {format_bytes(cost.kept_bytes)}, time {extra}"
             + part.sizes.in_words(binding)
+            + (", groups are small" if part.has_small_groups else "")
         )
     return lines
 

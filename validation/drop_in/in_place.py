@@ -139,6 +139,7 @@ def in_place(
                     _rehearsed(model, inputs, keywords)
                 if session.checks and session.parts:
                     session.check_note = _compared(model, session, inputs, keywords)
+                    session.plans.small.is_compared = True
     except BaseException:
         restore(model)
         raise
@@ -440,7 +441,8 @@ class _BudgetedCall:
         session.step_begins((inputs, keywords))
         if self._compares and not session.is_rehearsing:
             every, self._num_calls = session.options.check, self._num_calls + 1
-            if self._is_due or (isinstance(every, int) and self._num_calls % every == 0):
+            is_due = self._is_due or not session.plans.small.is_compared
+            if is_due or (isinstance(every, int) and self._num_calls % every == 0):
                 self._compare(inputs, keywords)
         if not self._is_plain:
             try:
@@ -554,6 +556,7 @@ class _BudgetedCall:
                 session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
         if refused:
             raise refused[0]
+        session.plans.small.is_compared = True
         if found is None:
             session.num_compared += 1
         elif found.rounding:

@@ -144,6 +144,10 @@ class KnownSteps:
             record for record in self.records if all(key[0] != index for key in record.keys)
         ]
         self.num_planned = min(self.num_planned, len(self.records))
+        self.forget_numbers(index)
+
+    def forget_numbers(self, index: int) -> None:
+        """Forget the schedules by which the calls of part `index` were to run."""
         for key in [key for key in self.numbers if key[0] == index]:
             del self.numbers[key], self.planned[key]
 

@@ -184,6 +184,7 @@ class Session:
             else:
                 self._turns.is_missing = True
         number = self.plans.number_for(key, binding, self._held.total_bytes, kept)
+        part = self.parts[index]  # perhaps in small groups now
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
         shared = self._calls.shared_bytes(arguments, self._given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import TypeVar
 
 from schedsim.dataflow.run_once import matches
 from schedsim.errors import InfeasibleBudgetError
@@ -14,12 +15,15 @@ from .first_steps import FirstSteps
 from .known_steps import KnownSteps
 from .line_steps import LineSteps
 from .other_sizes import OtherSizes
-from .part_line import PartCost
+from .part_line import LinePlan, PartCost
 from .part_sizes import Binding
 from .schedule_search import ScheduleSearch
 from .single_steps import plan_single, store_all_peak
+from .small_groups import SmallGroups
 from .step_record import Key, StepRecord, last_first
 from .traced_part import TracedPart
+
+T = TypeVar("T")
 
 _GROWS = 3
 """Times that what is resident outgrows a plan before it is taken to grow on."""
@@ -43,6 +47,8 @@ class StepPlans:
     ----------
     known : KnownSteps
         What the plans count.
+    small : SmallGroups
+        Which parts of compiled steps run in small groups.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class StepPlans:
         self._first = FirstSteps(self.known, search)
         self._lines = LineSteps(self.known, search)
         self._sizes = OtherSizes(self.known, search)
+        self.small = SmallGroups(parts, self._part_is_replaced)
         self._search = search
         self._num_grown = 0
         self._chosen: dict[tuple[Key, Binding], int] = {}
@@ -161,7 +168,9 @@ class StepPlans:
         known.see_sizes(key[0], binding)
         if key not in known.numbers:
             known.resident_bytes = max(known.resident_bytes, resident_bytes)
-            return self._first.number_for(key[0], binding, earlier_bytes)
+            return self.small.or_small(
+                key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
+            )
         if not binding:
             return known.numbers[key]
         at = (key, binding)
@@ -197,6 +206,13 @@ class StepPlans:
         if not most or known.peak_bytes is None or known.budget_bytes is None:
             return False
         return known.peak_bytes + max(0, *most) <= known.budget_bytes
+
+    def _part_is_replaced(self, index: int) -> None:
+        """Forget the schedules of a part that runs in other groups: its steps are planned anew."""
+        self._first.forget(index)
+        self.known.forget_numbers(index)
+        self.known.num_planned = 0
+        self._chosen.clear()
 
     def wait(self) -> None:
         """Wait until no background search runs; the next step uses the result."""
@@ -256,7 +272,15 @@ class StepPlans:
 
     def _replan(self, searches: bool = True) -> bool:
         """Plan for all steps seen; returns whether there are plans without a further search."""
-        known = self.known
+        num_planned, before = self.known.num_planned, self.small.num_changes
+        found = self._replanned(searches)
+        if self.small.num_changes != before:  # what was planned first had other groups
+            found = self._replanned(searches)
+            self.known.num_planned = num_planned
+        return found
+
+    def _replanned(self, searches: bool) -> bool:
+        known, before = self.known, self.small.num_changes
         self._chosen.clear()
         numbers: dict[Key, int] = {}
         chosen: dict[Key, PartCost] = {}
@@ -271,14 +295,26 @@ class StepPlans:
         if searches:
             known.measure_largest()
         if known.is_share:
-            peaks = [self._lines.store_all_peak(record) for record in lines]
-            known.take_share([*peaks, *(store_all_peak(known, record) for record in singles)])
+            with self.small.in_large():
+                peaks = [self._lines.store_all_peak(record) for record in lines]
+                known.take_share([*peaks, *(store_all_peak(known, record) for record in singles)])
+
+        def single(record: StepRecord) -> tuple[int, int]:
+            known.measure_largest()
+            return plan_single(known, self._search, record)
+
+        def line(record: StepRecord) -> LinePlan | None:
+            if not searches:
+                return self._lines.divided(record, chosen)
+            known.measure_largest()
+            is_same = self.small.num_changes == before
+            return self._lines.plan(record, chosen if is_same else {})
+
         for record in singles:
-            numbers[record.keys[0]], peak = plan_single(known, self._search, record)
+            numbers[record.keys[0]], peak = self._or_small(record, single)
             most = max(most, peak)
-        find = self._lines.plan if searches else self._lines.divided
         for record in reversed(lines):
-            found = find(record, chosen)
+            found = self._or_small(record, line)
             if found is None:
                 return False
             most = max(most, found.peak_bytes)
@@ -289,6 +325,10 @@ class StepPlans:
             binding = known.largest[key[0]]
             known.planned[key] = (binding, self._parts[key[0]].cost(number, binding))
         return True
+
+    def _or_small(self, record: StepRecord, plan: Callable[[StepRecord], T]) -> T:
+        """The `plan` of a step, with its compiled parts in small groups if there is none else."""
+        return self.small.or_small((index for index, _ in record.keys), lambda: plan(record))
 
     def _look_for_kept(self) -> None:
         """Warn of patterns that name nothing, once the parts are known."""

@@ -20,7 +20,7 @@ from ..capture.program import Program, Ref
 from ..capture.to_graph import to_graph
 from ..capture.varying_sizes import VaryingSize, numbers_of, settled_program
 from ..compiled.baked_views import bake_views
-from ..compiled.compile_step import fused_where_it_works
+from ..compiled.compile_step import fused_where_it_works, narrower_where_it_works
 from ..compiled.direct_calls import call_directly
 from ..costs import device_costs
 from ..guards.backward_place import BackwardAutocast
@@ -61,6 +61,8 @@ class TracedPart:
     ----------
     lacking
         Outputs for which the backward was traced without a gradient: none will come.
+    in_small
+        The program in small groups, if it is to run by these.
 
     Attributes
     ----------
@@ -88,6 +90,8 @@ class TracedPart:
         The outputs as tensors of the graph.
     use : OutputUse
         What the loop does with the outputs: nothing that takes less memory, until steps tell.
+    has_small_groups
+        Whether it runs in small groups, in the place of the part that autograd calls.
     """
 
     def __init__(
@@ -98,14 +102,20 @@ class TracedPart:
         *,
         compiled: bool = False,
         lacking: Container[int] = (),
+        in_small: Program | None = None,
     ) -> None:
         self.session, self.name, self.device = session, name, joint.device
         self.program: Program = joint.program
-        if compiled:
+        if in_small is not None:
+            self.program = in_small
+        elif compiled:
             self.program = fused_where_it_works(joint.program, name, session.groups)
         # The same values and ops, called on the shortest way.
         self._code = call_directly(bake_views(self.program)) if compiled else self.program
-        self._joint = joint
+        self._joint, self._lacking = joint, lacking
+        self.has_small_groups = in_small is not None
+        self._small: TracedPart | None = None
+        self._runs_small = False
         self.backward_place = BackwardAutocast()
         self.seed_name = self.program.calls[self.program.seed].name
         self.sizes = PartSizes(self.program, joint.open_sizes)
@@ -131,6 +141,46 @@ class TracedPart:
         self._returned = numbers_of(
             [it for it in joint.returned if isinstance(it, VaryingSize)], self.sizes.names
         )
+
+    # -- in small groups --------------------------------------------------------------------------
+
+    def with_small_groups(self) -> TracedPart | None:
+        """The same part in groups that take less room, which runs in its place from now on.
+
+        ``None`` if there are none. Their code is compiled once.
+        """
+        if self._small is None:
+            program = narrower_where_it_works(
+                self._joint.program, self.program, self.session.groups
+            )
+            if program is None:
+                return None
+            self._small = TracedPart(
+                self.session,
+                self._joint,
+                self.name,
+                compiled=True,
+                lacking=self._lacking,
+                in_small=program,
+            )
+            self._small.backward_place = self.backward_place
+        self._runs_small = True
+        self._small.uses_as(self)
+        return self._small
+
+    def take_back(self) -> None:
+        """Run by large groups again; calls of the part in small groups may still be in flight."""
+        self._runs_small = False
+
+    def uses_as(self, other: TracedPart) -> None:
+        """Plan for the use of the outputs that was learnt for `other`."""
+        self._is_use_seen = other._is_use_seen
+        self._set_use(other.use)
+
+    @property
+    def _present(self) -> TracedPart:
+        """The part that runs where autograd calls this one."""
+        return self._small if self._runs_small and self._small is not None else self
 
     # -- as a workload ----------------------------------------------------------------------------
 
@@ -174,7 +224,10 @@ class TracedPart:
 
     def guess_use(self) -> bool:
         """Plan for the use that takes least, until a step has told; whether that is another."""
-        return not self._is_use_seen and self._set_use(self.outputs.guess())
+        guess = self.outputs.guess()
+        if self.layouts is None:  # zeros are made for gradients that do not come
+            guess = OutputUse(guess.dropped)
+        return not self._is_use_seen and self._set_use(guess)
 
     def learn_dropped(self, dropped: frozenset[int]) -> None:
         """Another part, whose backward this one may run, has these outputs dropped."""
@@ -366,21 +419,28 @@ class TracedPart:
         binding = self.sizes.read(arguments)
         given = arguments if early is None else early.own(arguments)
         with without_alias_checks():  # measures the ops, and compares schedules
-            number = self.session.forward_begins(self, given, binding)
+            number = self.session.forward_begins(self._present, given, binding)
             given.clear()
             arguments.clear()
-            if self.session.checks and self.trust.is_new(number, binding):
-                number = self._compared(number, found, binding)
+            part = self._present  # plans may have put small groups in the place of large ones
+            if self.session.checks and part.trust.is_new(number, binding):
+                number = part._compared(number, found, binding)
+        return part._run_forward(number, binding, found, early)
+
+    def _run_forward(
+        self, number: int, binding: Binding, found: dict[int, Any], early: EarlyGradients | None
+    ) -> list[Any]:
+        """The forward by schedule `number`, on the arguments that were `found`."""
         halves, constants = self._halves[number], self.program.constants
         resident = [found[v] if v in found else constants[v] for v in halves.resident]
-        del found
+        found.clear()
         random = RandomReplay(len(halves.repeated_random), self.device)
         for i in range(len(self._counts)):
             self._counts[i] = 0
         sizes = self._numbers[number](binding)
         outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
         made = dict(zip(self.program.outputs, outputs, strict=True))
-        header = torch.tensor([number, *binding])
+        header = torch.tensor([~number if self.has_small_groups else number, *binding])
         self._early_calls.pop(header.data_ptr(), None)
         if early is not None:
             self._early_calls[header.data_ptr()] = early
@@ -441,7 +501,9 @@ class TracedPart:
     def backward(self, arguments: list[Any]) -> list[Any]:
         """The gradients of the arguments of `forward`; `arguments` is emptied."""
         with self.session.telling():
-            return self._backward(arguments)
+            is_large = self._small is None or int(arguments[0][0]) >= 0
+            part = self if is_large or self._small is None else self._small
+            return part._backward(arguments)
 
     def _backward(self, arguments: list[Any]) -> list[Any]:
         num_given = len(self.program.tangents)
@@ -449,6 +511,7 @@ class TracedPart:
         del arguments[len(arguments) - num_given :]
         header = arguments.pop(0)
         number, *binding = header.tolist()
+        number = ~number if self.has_small_groups else number
         self.session.backward_begins(self, header, given)
         mine, constants = self._halves[number], self.program.constants
         part, halves = self, mine

@@ -116,6 +116,34 @@ class Shifted(torch.nn.Module):
         return x + torch.randint(3, 9, x.shape, dtype=torch.int32) + torch.randint(2, x.shape)
 
 
+class Recurrent(torch.nn.Module):
+    """Dropout between the layers of an LSTM and beside it, and in modules of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = (
+            torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)) for _ in range(2)
+        )
+        self.lstm = torch.nn.LSTM(8, 8, 2, dropout=0.3, batch_first=True)
+        self.drop = torch.nn.Dropout(0.2)
+
+    def forward(self, x):
+        return self.after(self.drop(self.lstm(self.before(x))[0]))
+
+
+def test_a_forward_that_calls_a_recurrent_layer_draws_as_eager():
+    """As torch.compile, which leaves it to eager, and draws seeds for the code on either side."""
+    inputs = torch.randn(4, 3, 8), torch.randn(4, 3, 8)
+    captured = captured_step(Recurrent(), inputs, torch.nn.functional.mse_loss)
+    draws = [call for call in decompose(captured.program).calls if call.random]
+    eager, seeds = torch.ops.aten.native_dropout.default, inductor.draw_seeds
+    assert [call.target for call in draws] == [seeds, eager, eager, seeds]
+    assert [call.module for call in draws[1:3]] == ["lstm", "drop"]
+    program = fused(captured.program, Groups())
+    assert [call.target for call in program.calls if call.random] == [seeds, eager, eager, seeds]
+    assert to_graph(program, "step", 0).num_ops == sum(not call.is_view for call in program.calls)
+
+
 def test_integers_are_drawn_from_seeds_too():
     inputs = torch.randn(4, 8), torch.randn(4, 8)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), Shifted(), torch.nn.Dropout(0.5))

@@ -11,9 +11,10 @@ pytest.importorskip("torch")
 from schedsim.validation.drop_in.call_report import describe_calls, describe_checks
 
 
-def part(name, seconds, compared=0):
+def part(name, seconds, compared=0, small=False):
     return SimpleNamespace(
         name=name,
+        has_small_groups=small,
         graph=SimpleNamespace(ops=[SimpleNamespace(time_s=1.0)] * 2),
         cost=lambda number, binding: SimpleNamespace(kept_bytes=1000 * number, time_s=seconds),
         sizes=SimpleNamespace(in_words=lambda binding: f" at {binding}" if binding else ""),
@@ -33,6 +34,11 @@ def test_a_line_for_each_call():
 def test_the_sizes_that_were_planned_for_are_named():
     [line] = describe_calls([part("part1", 2.0)], {(0, 0): 1}, lambda key: (8, 128))
     assert line.endswith("+0.00% at (8, 128)")
+
+
+def test_small_groups_are_told():
+    [line] = describe_calls([part("step", 2.0, small=True)], {(0, 0): 1})
+    assert line.endswith("+0.00%, groups are small")
 
 
 def test_what_was_compared_is_told():

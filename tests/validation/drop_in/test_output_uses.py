@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
+from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.output_uses import OutputUse  # noqa: E402
 from schedsim.validation.drop_in.step_plans import StepPlans  # noqa: E402
@@ -17,6 +19,7 @@ from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
 WORDS = 600
 LOGITS_BYTES = 64 * WORDS * 4
@@ -317,3 +320,23 @@ def test_a_backward_that_reads_a_dropped_output_frees_it_after_the_last_read():
     loop(model, words, 6)
     measured = resident_bytes(model, words) + peak_bytes(loop, model, words)
     assert measured <= session_in(model).peak_bytes <= session_in(model).budget_bytes
+
+
+def test_a_compiled_step_whose_logits_get_zeros_is_refused_before_its_first_step(monkeypatch):
+    """No hope that gradients lack: of a compiled step they come as zeros."""
+    monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
+    words, least = torch.randint(WORDS, (64,)), 1000
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReplannedWarning)
+        for _ in range(3):
+            torch._dynamo.reset()
+            model = Language()
+            options = {"budget": least, "compile": True, "effort": 0.2}
+            step = torch.compile(model, backend=backend.schedsim, options=options)
+            try:
+                loss_inside_alone(step, words, 3)
+                break
+            except InfeasibleBudgetError as error:
+                least = error.plan.min_feasible_bytes
+        else:
+            pytest.fail("no budget that a refusal named was enough")
