@@ -145,7 +145,10 @@ def main() -> None:
 
     torch.set_num_threads(1)
     text = RESULTS.read_text() if RESULTS.exists() else ""
-    rows = {tuple(r[k] for k in ("model", "way", "budget")): r for r in map(json.loads, text.splitlines())}
+    rows = {
+        tuple(r[k] for k in ("model", "way", "budget")): r
+        for r in map(json.loads, text.splitlines())
+    }
     for name in ("gpt2", "bert"):
         for way in ("in place", "backend"):
             for kind in ("share", "bytes"):

@@ -47,7 +47,7 @@ def test_a_use_that_no_record_meets_is_given_up():
 
 @pytest.mark.parametrize("period", [2, 3, 4])
 def test_a_record_that_meets_nothing_is_followed_by_one_of_another_step(period):
-    """Where forwards without a backward come in between: a record ends in the step after its own."""
+    """Forwards without a backward come between; a record ends in the step after its own."""
     turns, is_free = RecordTurns(), True
     for number in range(40):
         if not is_free:

@@ -446,4 +446,6 @@ def test_forwards_without_a_backward_do_not_keep_a_step_from_its_plan(step, shar
     predicted = session_in(model).peak_bytes
     assert predicted is not None
     assert resident + reading.peak_bytes <= predicted <= budget
-    assert all(map(torch.equal, map(torch.as_tensor, reading.result), map(torch.as_tensor, expected)))
+    assert all(
+        map(torch.equal, map(torch.as_tensor, reading.result), map(torch.as_tensor, expected))
+    )
