@@ -143,7 +143,8 @@ def bits_of(tensor: Any) -> tuple[Any, ...]:
     on_cpu = hashlib.sha256()  # needs no memory, and a fourth of the time
     for piece in _pieces(flat):
         if piece.device.type == "cpu":
-            on_cpu.update(piece.contiguous().view(_INTEGERS[piece.element_size()]).numpy())
+            integers = piece.contiguous().view(_INTEGERS[piece.element_size()])
+            on_cpu.update(integers.numpy().data)
             continue
         mixed = torch.arange(1, piece.numel() + 1, device=piece.device).mul_(_WEIGHT)
         mixed.add_(piece.view(_INTEGERS[piece.element_size()]))
