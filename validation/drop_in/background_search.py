@@ -11,6 +11,9 @@ log = logging.getLogger("schedsim.drop_in")
 
 Result = TypeVar("Result")
 
+_ENDS_S = 1.0
+"""Seconds in which a process ends, once its threads take no more work."""
+
 
 class BackgroundSearch(Generic[Result]):
     """Runs one search at a time, in its own thread.
@@ -35,7 +38,9 @@ class BackgroundSearch(Generic[Result]):
             try:
                 self._found = search()
             except Exception:  # the loop goes on with its present schedule
-                if threading.main_thread().is_alive():  # else the process ends meanwhile
+                # If the process ends, threads for a search may do so before the main thread.
+                threading.main_thread().join(_ENDS_S)
+                if threading.main_thread().is_alive():
                     log.exception("a search in the background failed")
 
         self._thread = threading.Thread(target=run, name="schedsim search")

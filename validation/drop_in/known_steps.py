@@ -193,6 +193,26 @@ class KnownSteps:
         most = max(store_all_peaks)
         self.budget_bytes = budget_in_bytes(self.options.budget, most, [])
 
+    def budget_at(self, record: StepRecord, binding: Binding) -> int:
+        """The budget of a step of one part at the sizes of `binding`.
+
+        A share is one of the largest step, so that a larger one has more.
+        """
+        assert self.budget_bytes is not None
+        if not self.is_share:
+            return self.budget_bytes
+        part, _ = self.single(record)
+        peak = self.single_peak(record, part, binding, part.store_all_cost(binding))
+        return max(self.budget_bytes, budget_in_bytes(self.options.budget, peak, []))
+
+    def take_larger_share(self, key: Key, binding: Binding) -> None:
+        """Take a share as one of the step with this call at these sizes, if that is the largest."""
+        if not self.is_share or self.budget_bytes is None:
+            return
+        singles = [record for record in self.records if record.keys == (key,)]
+        budgets = [self.budget_at(record, binding) for record in singles]
+        self.budget_bytes = max([self.budget_bytes, *budgets])
+
     def store_all_bytes(self) -> int:
         """Bytes that the parts keep if nothing is recomputed."""
         return sum(

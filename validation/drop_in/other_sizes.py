@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from schedsim.plans.plan import Plan
@@ -54,19 +53,33 @@ class OtherSizes:
     def fitting(self, key: Key, binding: Binding) -> int | None:
         """The quickest known schedule with which a call of these sizes stays within the budget."""
         part = self._known.parts[key[0]]
-        costs = [part.cost(number, binding) for number in range(len(part.schedules))]
-        costs = [cost for cost in costs if cost.number not in part.trust.refused]
-        costs.sort(key=lambda cost: (cost.time_s, cost.kept_bytes))
-        return next((cost.number for cost in costs if self._fits(key, binding, cost)), None)
+        return next(
+            (
+                number
+                for number in part.quickest_first()
+                if number not in part.trust.refused
+                and self._fits(key, binding, part.cost(number, binding))
+            ),
+            None,
+        )
+
+    def _has_fitting(self, key: Key, binding: Binding) -> bool:
+        """Whether `fitting` finds one: the slowest, which mostly take least, are tried first."""
+        part = self._known.parts[key[0]]
+        return any(
+            number not in part.trust.refused
+            and self._fits(key, binding, part.cost(number, binding))
+            for number in reversed(part.quickest_first())
+        )
 
     def _fits(self, key: Key, binding: Binding, cost: PartCost) -> bool:
         known = self._known
-        part, budget = known.parts[key[0]], known.budget_bytes
-        assert budget is not None
+        part = known.parts[key[0]]
         for record in known.records:
             if key not in record.keys:
                 continue
             if len(record.keys) == 1:
+                budget = known.budget_at(record, binding)
                 if known.single_peak(record, part, binding, cost) > budget:
                     return False
                 continue
@@ -161,12 +174,13 @@ class OtherSizes:
     def _search_beside(self, key: Key, binding: Binding, *, is_ahead: bool = False) -> bool:
         """Search beside the loop for a schedule at these sizes; whether a search has begun."""
         known = self._known
-        part, budget = known.parts[key[0]], known.budget_bytes
+        part = known.parts[key[0]]
         records = [record for record in known.records if key in record.keys]
-        if not known.options.background or budget is None or self._beside.is_busy:
+        if not known.options.background or known.budget_bytes is None or self._beside.is_busy:
             return False
         if len(records) != 1 or len(records[0].keys) != 1:
             return False
+        budget = known.budget_at(records[0], binding)
         workload = known.workload(records[0], part, binding)
 
         def search() -> _FoundBeside:
@@ -186,9 +200,8 @@ class OtherSizes:
         if known.options.largest or not known.records:
             return
         for share in _AHEAD:
-            sizes = zip(largest, part.sizes.open_sizes, strict=True)
-            longer = tuple(min(math.ceil(share * size), at.most or 2**62) for size, at in sizes)
-            if self.fitting(key, longer) is not None:
+            longer = part.sizes.grown(largest, share)
+            if self._has_fitting(key, longer):
                 return
             if (key, longer) not in self._ahead:
                 if self._search_beside(key, longer, is_ahead=True):

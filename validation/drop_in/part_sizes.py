@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -105,6 +106,11 @@ class PartSizes:
             given = largest.get(int(dim[1])) if dim else None
             found.append(max(number, given or at.told or 0))
         return tuple(found)
+
+    def grown(self, binding: Binding, share: float) -> Binding:
+        """`binding` times `share`, as far as a size was said to go."""
+        sizes = zip(binding, self.open_sizes, strict=True)
+        return tuple(min(math.ceil(share * size), at.most or 2**62) for size, at in sizes)
 
     def in_words(self, binding: Binding) -> str:
         """The sources of the open sizes with their numbers; empty where there are none."""

@@ -29,7 +29,8 @@ class RecordTurns:
 
     def __init__(self) -> None:
         self.is_missing = True
-        self._num_looks = self._num_passing_looks = 0
+        self._num_looks = self._num_passing_looks = self._num_missed = 0
+        self._num_held_off = 0  # steps in which no record begins, whatever is missing
         # Uses of the outputs with which the code between halves was measured, and how often others
         # came. After each time a record waits a step longer, so that steps in turns are all met.
         self._measured: set[Used] = set()
@@ -38,12 +39,19 @@ class RecordTurns:
 
     def may_look(self, num_records: int) -> bool:
         """Whether one more step may be measured, beside the kinds of steps that are known."""
-        return num_records < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
+        is_few = num_records < _MOST_LINES and self._num_looks < 4 * _MOST_LINES
+        return is_few and not self._num_held_off
 
     def looks(self) -> None:
         """A step is being measured, or needs no record."""
         self.is_missing = False
         self._num_looks += 1
+
+    def misses(self) -> None:
+        """The record has met no backward: the next one waits a step longer, after each time."""
+        self.is_missing = True
+        self._num_missed += 1
+        self._num_held_off = 1 + self._num_missed % _MOST_WAITS
 
     def looks_at_passing(self, is_wanted: bool) -> bool:
         """Whether a step is measured for the results of the step before, if this `is_wanted`."""
@@ -68,6 +76,7 @@ class RecordTurns:
 
     def step_ends(self) -> None:
         """A step of the loop has ended."""
+        self._num_held_off = max(0, self._num_held_off - 1)
         if self._steps_until_record is not None:
             self._steps_until_record -= 1
             if self._steps_until_record == 0:

@@ -7,6 +7,7 @@ than the larger of the two runs.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -139,7 +140,12 @@ def bits_of(tensor: Any) -> tuple[Any, ...]:
     strides = flat.stride()
     flat = flat.permute(sorted(range(flat.ndim), key=lambda dim: -strides[dim]))
     total = 0
+    on_cpu = hashlib.sha256()  # needs no memory, and a fourth of the time
     for piece in _pieces(flat):
+        if piece.device.type == "cpu":
+            integers = piece.contiguous().view(_INTEGERS[piece.element_size()])
+            on_cpu.update(integers.numpy().data)
+            continue
         mixed = torch.arange(1, piece.numel() + 1, device=piece.device).mul_(_WEIGHT)
         mixed.add_(piece.view(_INTEGERS[piece.element_size()]))
         # Each step maps numbers one to one, so that no change of a single entry is lost. A sum of
@@ -148,7 +154,7 @@ def bits_of(tensor: Any) -> tuple[Any, ...]:
             mixed.bitwise_xor_((mixed >> shift).bitwise_and_((1 << (64 - shift)) - 1))
             mixed.mul_(factor)
         total = (total * 1000003 + int(mixed.sum())) % (1 << 64)
-    return (*form, total)
+    return (*form, total or int.from_bytes(on_cpu.digest()[:8]))
 
 
 def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:

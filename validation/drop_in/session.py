@@ -169,7 +169,7 @@ class Session:
         self.num_forwards += 1
         self._held.see(arguments[i] for i in part.fixed_positions)
         index = self.parts.index(part)
-        self._forgotten.free(self._calls)
+        self._is_spoiled |= self._forgotten.free(self._calls)
         if not self._calls.is_open:
             self._begin_step(part, arguments, binding)
         self._mark("forward", len(self._calls.rows))
@@ -236,10 +236,12 @@ class Session:
             call = self._calls.rows[number]
             if not any(half < 0 for half in self._calls.order):
                 self._see_stale()
+            for one in self._calls.rows:
+                if not one.is_done:
+                    one.gone = gone_among(one.results)
             if call.use is None:
                 if part.layouts is not None:  # or else zeros come, or are made
                     call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
-                call.gone = gone_among(call.results)
                 if not self._sees_at_end:
                     self._sees_at_end = True
                     when_backward_ends(self._see_uses)
@@ -395,7 +397,7 @@ class Session:
         if self._turns.is_missing or self._is_spoiled or self._meter is not None:
             return
         calls = self._calls
-        if not calls.is_done or self.plans.is_for(calls.keys, tuple(calls.order)):
+        if not calls.has_backward or self.plans.is_for(calls.keys, calls.halves):
             return
         self._turns.is_missing = True
         self._tell(
@@ -471,7 +473,12 @@ class Session:
     def _read_step(self) -> None:
         """Learn from the record of a step whose backwards have all run."""
         meter, calls = self._meter, self._calls
-        if meter is None or not calls.rows or not calls.is_done:
+        if meter is None or not calls.rows:
+            return
+        if not calls.has_backward:
+            self._meter = None
+            meter.stop()
+            self._turns.misses()
             return
         stretches, self._meter = meter.stop(), None
         if self._is_spoiled:
@@ -487,6 +494,8 @@ class Session:
             return
         uses: dict[TracedPart, OutputUse] = {}
         for call in calls.rows:
+            if call.use is None and not call.is_done:  # no gradient came for any output
+                call.use = OutputUse(call.gone, frozenset(range(len(call.part.given))))
             if call.use is not None:
                 uses[call.part] = uses.get(call.part, call.use).common(call.use)
         for part, use in uses.items():

@@ -19,6 +19,8 @@ log = logging.getLogger("schedsim.drop_in")
 
 _SMALLER_SHARES = (0.85, 0.7)
 """Shares of the open sizes that are also planned for: smaller batches recompute less."""
+_LARGER_SHARE, _LEAST_LARGER, _MOST_LARGER = 4.0, 1.1, 4
+"""Times the open sizes at which a schedule is also sought, down to so little, in so many tries."""
 
 
 def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> tuple[int, int]:
@@ -50,6 +52,7 @@ def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -
     log.info("%s", plan)
     if len(plan.schedule) > part.graph.num_ops:
         _plan_smaller(known, search, record)
+    _plan_larger(known, search, record)
     assert plan.peak_bytes is not None
     planned = known.peak_of(record, plan.schedule) if part.use.lacking else plan.peak_bytes
     return part.add(plan.schedule), max(planned, least)
@@ -94,3 +97,27 @@ def _plan_smaller(known: KnownSteps, search: ScheduleSearch, record: StepRecord)
         plan = search.search(workload, known.budget_bytes, 0.25)
         if plan.schedule is not None:
             part.add(plan.schedule)
+
+
+def _plan_larger(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> None:
+    """Plan a schedule for batches larger than any, as far as one fits: their steps find it."""
+    part, binding = known.single(record)
+    if not binding or known.options.largest:
+        return
+    share = _LARGER_SHARE
+    for _ in range(_MOST_LARGER):
+        larger = part.sizes.grown(binding, share)
+        budget = known.budget_at(record, larger)
+        costs = (part.cost(number, larger) for number in range(len(part.schedules)))
+        if any(known.single_peak(record, part, larger, cost) <= budget for cost in costs):
+            return
+        plan = search.search(known.workload(record, part, larger), budget, 0.25)
+        if plan.schedule is not None:
+            part.add(plan.schedule)
+            return
+        # What is not resident grows about as the product of the sizes does.
+        least, resident = plan.min_feasible_bytes or 2 * budget, known.resident_bytes
+        ratio = max(0, budget - resident) / max(1, least - resident)
+        share *= 0.97 * ratio ** (1 / len(binding))
+        if share < _LEAST_LARGER:
+            return

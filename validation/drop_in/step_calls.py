@@ -121,6 +121,17 @@ class StepCalls:
         """Whether all backwards have run."""
         return all(call.is_done for call in self.rows)
 
+    @property
+    def has_backward(self) -> bool:
+        """Whether any backward has run to its end."""
+        return any(call.is_done for call in self.rows)
+
+    @property
+    def halves(self) -> tuple[int, ...]:
+        """`order`, as if the backwards that never came were the last ones: so long they keep."""
+        never = [~i for i, call in enumerate(self.rows) if not call.is_done]
+        return (*(half for half in self.order if half not in never), *never)
+
     def key_of(self, index: int, part: TracedPart) -> Key:
         """The key of the coming call of `part`, which has this index."""
         return index, sum(call.part is part for call in self.opened)
@@ -154,10 +165,18 @@ class Forgotten:
     def __init__(self) -> None:
         self._num_collections = 0
 
-    def free(self, calls: StepCalls) -> None:
-        """Free outputs in cycles if an earlier call stays open although a later one is done."""
+    def free(self, calls: StepCalls) -> bool:
+        """Free outputs in cycles if an earlier call stays open although a later one is done.
+
+        Returns
+        -------
+        bool
+            Whether there were any: no later step keeps them for so long.
+        """
         opened = [i for i, call in enumerate(calls.rows) if call.is_open]
         done = any(call.is_done for call in calls.rows[opened[0] :]) if opened else False
-        if done and self._num_collections < _MOST_COLLECTIONS:
-            self._num_collections += 1
-            gc.collect()
+        if not done or self._num_collections >= _MOST_COLLECTIONS:
+            return False
+        self._num_collections += 1
+        gc.collect()
+        return len(calls.opened) < len(opened)

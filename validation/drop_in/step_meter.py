@@ -69,7 +69,9 @@ class StepMeter:
         front: OutsideBytes,
         passing_bytes: int,
     ) -> StepRecord | None:
-        """The record of a step; ``None`` if some half ran not once.
+        """The record of a step; ``None`` if some half ran twice, or a forward not once.
+
+        A backward that never came counts as the last one.
 
         Parameters
         ----------
@@ -87,10 +89,13 @@ class StepMeter:
                 if turns:
                     stretch = net_bytes(calls.rows[number], stretch, passing_bytes)
                 after[what][number] = stretch
+        for number, call in enumerate(calls.rows):
+            if not call.is_done:
+                after["after backward"].setdefault(number, OutsideBytes(0, 0))
         every = range(len(calls.rows))
         if any(sorted(rows) != list(every) for rows in after.values()):
             return None
-        order = tuple(calls.order)
+        order = calls.halves
         return StepRecord(
             calls.keys,
             tuple(call.binding for call in calls.rows),

@@ -175,6 +175,7 @@ class StepPlans:
             return known.numbers[key]
         at = (key, binding)
         if at not in self._chosen:
+            known.take_larger_share(key, binding)
             found = self._sizes.fitting(key, binding)
             if found is None:
                 found = self._grown(key, binding, earlier_bytes)

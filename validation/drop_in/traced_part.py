@@ -130,6 +130,7 @@ class TracedPart:
         self.trust = ScheduleTrust()
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
+        self._quickest: list[int] = []
         self.use = OutputUse()
         self._is_use_seen = False
         self._used_graphs: dict[OutputUse, Graph] = {}
@@ -210,6 +211,7 @@ class TracedPart:
         self.graph = replace(graph, ops=ops)
         self.sizes.note(binding, self.graph)
         self._costs.clear()
+        self._quickest.clear()
         self._used_graphs.clear()
 
     @property
@@ -350,6 +352,16 @@ class TracedPart:
             backward_bytes,
             math.fsum(times.tolist()),
         )
+
+    def quickest_first(self) -> list[int]:
+        """The numbers of the schedules, in the order of their measured times."""
+        if len(self._quickest) != len(self.schedules):
+            times = self.graph.arrays.op_time_s
+            seconds = [
+                math.fsum(times[schedule.bind(self.graph)].tolist()) for schedule in self.schedules
+            ]
+            self._quickest = sorted(range(len(seconds)), key=lambda number: seconds[number])
+        return self._quickest
 
     def _runs(self, number: int) -> tuple[Any, int]:
         """The runs of schedule `number`, and the place of the code between the halves."""

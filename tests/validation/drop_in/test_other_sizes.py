@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from lengths import Net, batch, peak, planned, same, step  # noqa: E402
+from schedsim.validation.drop_in import single_steps  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.known_steps import KnownSteps  # noqa: E402
 from schedsim.validation.drop_in.schedule_search import ScheduleSearch  # noqa: E402
@@ -69,6 +70,7 @@ def test_the_predicted_peak_of_a_length_is_that_of_its_own_graph():
 @pytest.mark.parametrize("background", [True, False])
 def test_a_longer_step_measures_nothing(background, monkeypatch):
     """Its schedule was searched before it came, or is found by a search that it can wait for."""
+    monkeypatch.setattr(single_steps, "_plan_larger", lambda *_: None)
     model = Net(depth=6)
     most, _ = peak(copy.deepcopy(model), batch(150))
     budget = int(0.55 * most)
@@ -84,6 +86,22 @@ def test_a_longer_step_measures_nothing(background, monkeypatch):
         step(model, batch(150))
     assert any(one.category is ReplannedWarning for one in said) == (not background)
     same(model, plain, batch(150), budget)
+
+
+@pytest.mark.slow
+def test_a_share_grows_with_the_longest(monkeypatch):
+    """As where the longest comes first, and a longer step waits for no search."""
+    model = Net()
+    plain = planned(model, batch(40), "75%", dynamic=True)
+    budget = session_in(model).budget_bytes
+    for name in ("search", "search_quickly"):
+        monkeypatch.setattr(ScheduleSearch, name, None)
+    step(model, batch(150))
+    longer = session_in(model).budget_bytes
+    assert 2 * budget < longer <= 0.75 * peak(plain, batch(150))[0] + 4096
+    same(model, plain, batch(150), longer)
+    step(model, batch(40))
+    assert session_in(model).budget_bytes == longer
 
 
 @pytest.mark.slow

@@ -45,6 +45,23 @@ def test_a_use_that_no_record_meets_is_given_up():
     assert len(measured([DROPPED if i in rare else HELD for i in range(4000)])) <= 9
 
 
+@pytest.mark.parametrize("period", [2, 3, 4])
+def test_a_record_that_meets_nothing_is_followed_by_one_of_another_step(period):
+    """Forwards without a backward come between; a record ends in the step after its own."""
+    turns, is_free = RecordTurns(), True
+    for number in range(40):
+        if not is_free:
+            is_free = True
+        elif turns.is_missing and turns.may_look(0):
+            turns.looks()
+            if number % period == period - 1:
+                return
+            turns.misses()
+            is_free = False
+        turns.step_ends()
+    pytest.fail("no step with a backward was measured")
+
+
 def test_a_record_that_replaces_another_has_met_its_own_uses_alone():
     turns = RecordTurns()
     turns.learn([HELD], alone=False)

@@ -407,3 +407,45 @@ def test_another_order_is_told_and_planned_anew():
     [reading] = AllocatorMeter().read(lambda: first_in_first_out(model, batches))
     resident = storage_bytes([*model.parameters(), batches[0]])
     assert resident + reading.peak_bytes <= session_in(model).peak_bytes <= 300_000
+
+
+def forward_first(model, x):
+    """A forward without a backward, which is gone before the step."""
+    return [float(model(x).square().mean()), _trained(model, x)]
+
+
+def held_forward(model, x):
+    """Its graph is there until the step is over."""
+    first = model(x).square().mean()
+    return [_trained(model, x), first.detach()]
+
+
+def _trained(model, x):
+    loss = model(x).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize(("step", "share"), [(forward_first, 0.8), (held_forward, 0.6)])
+def test_forwards_without_a_backward_do_not_keep_a_step_from_its_plan(step, share):
+    """The step is measured all the same, and what such a forward keeps is there until its end."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(3))
+    )
+    plain, x = copy.deepcopy(model), torch.randn(128, 16)
+    [reading] = AllocatorMeter().read(lambda: step(plain, x))
+    expected = reading.result
+    resident = storage_bytes([*model.parameters(), x])
+    budget = resident + int(share * reading.peak_bytes)
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2)
+    for _ in range(7):
+        step(model, x)
+        model.zero_grad()
+    [reading] = AllocatorMeter().read(lambda: step(model, x))
+    predicted = session_in(model).peak_bytes
+    assert predicted is not None
+    assert resident + reading.peak_bytes <= predicted <= budget
+    assert all(
+        map(torch.equal, map(torch.as_tensor, reading.result), map(torch.as_tensor, expected))
+    )

@@ -8,8 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from lengths import WIDTH, Net, batch, peak, planned, step  # noqa: E402
+from lengths import WIDTH, Net, batch, peak, planned, same, step  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.known_steps import KnownSteps  # noqa: E402
+from schedsim.validation.drop_in.schedule_search import ScheduleSearch  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -26,6 +28,21 @@ def test_smaller_batches_have_schedules_that_recompute_less():
     times = sorted(part.cost(number, (8, 100)).time_s for number in range(len(part.schedules)))
     assert len(times) >= 3
     assert times[0] < times[-1]
+
+
+@pytest.mark.slow
+def test_larger_batches_have_a_schedule_that_fits(monkeypatch):
+    """Whatever comes next, as far as a schedule reaches: its step waits for no search."""
+    model = Net()
+    most, _ = peak(copy.deepcopy(model), batch(128))
+    budget = int(0.7 * most)
+    plain = planned(model, batch(40), budget, dynamic=True)
+    monkeypatch.setattr(KnownSteps, "measure", None)
+    for name in ("search", "search_quickly"):
+        monkeypatch.setattr(ScheduleSearch, name, None)
+    for length in (128, 70, 101):
+        step(model, batch(length))
+        same(model, plain, batch(length), budget)
 
 
 class TakesMuch(torch.autograd.Function):

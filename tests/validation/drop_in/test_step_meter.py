@@ -67,6 +67,16 @@ def test_in_another_order_nothing_passes():
     assert meter.record(meter.stop(), calls, NOTHING, 7).passing_bytes == 0
 
 
+def test_a_forward_without_a_backward_keeps_to_the_end():
+    """As if its backward came last."""
+    meter = StepMeter(Told())
+    calls = StepCalls([replace(called((0, 0)), is_done=False), called((0, 1))])
+    run(meter, calls, (0, 1, -2))
+    record = meter.record(meter.stop(), calls, NOTHING, 0)
+    assert record.order == calls.halves == (0, 1, -2, -1)
+    assert [it.most for it in record.after_backward] == [0, 7]
+
+
 def test_a_record_that_another_has_ended_tells_nothing():
     meter, calls = StepMeter(Told(lost=1)), StepCalls([called((0, 0))])
     run(meter, calls, (0, -1))
