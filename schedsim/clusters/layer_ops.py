@@ -16,6 +16,7 @@ Sizes follow PyTorch's own kernels, with 2 bytes per element:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import SchedsimError, did_you_mean
@@ -29,6 +30,8 @@ from .training import Training
 ELEMENT = 2
 """Bytes of a number in 16 bits."""
 _GRADIENT = "d.out"
+SINGLE = 4
+"""Bytes of a number in single precision."""
 COPY = ".copy"
 """Ends the name of what an op writes and drops when it is done."""
 
@@ -104,7 +107,9 @@ class LayerWriter:
         saved: tuple[str, ...] = (given,)
         writes = {made: size}
         if self.training.wide_norm and not self.training.compiled:
-            writes |= {f"{made}.wide": 2 * size, f"{made}.plain": size}
+            # The wide input times its scale, before it is converted back.
+            wide = {f"{made}.wide": 2 * size, f"{made}{COPY}": 2 * size, f"{made}.plain": size}
+            writes = wide | writes
             saved = (f"{made}.wide", f"{made}.plain")
 
         def undo() -> None:
@@ -306,12 +311,13 @@ class LayerWriter:
             value = self.product(whole, "v", model.hidden, sizes.num_kv_heads * sizes.value // t)
             if sizes.head_norm:
                 query, key = self.norm(query, "q.normed"), self.norm(key, "k.normed")
-            query, key = self._turned(query, "q.turned"), self._turned(key, "k.turned")
-            if self._repeats > 1 and not self._repeats_view:
-                key, value = (
-                    self.pointwise((one,), f"{one}.wide", self._repeats * self.tape.sizes[one])
-                    for one in (key, value)
-                )
+            times = 1 if self._repeats_view else self._repeats
+            if self.training.compiled and self._turns_complex:
+                query, key = self._turned_pair(query, key, times)
+            else:
+                query = self._turned(query, "q.turned")
+                key = self._repeated(self._turned(key, "k.turned"), times)
+            value = self._repeated(value, times)
         mixed = self._mix(query, key, value)
         out = self.product(mixed, "o", sizes.output_width // t, model.hidden)
         part = self.scatter(out, "o.part")
@@ -345,14 +351,69 @@ class LayerWriter:
         """
         return 18 if self.model.attention.head_norm else 10
 
+    @property
+    def _turns_complex(self) -> bool:
+        """Whether positions are turned as complex numbers in fp32, which no compiler fuses."""
+        return not (self.training.regather or self.model.attention.head_norm)
+
     def _turned(self, given: str, made: str) -> str:
-        """Positions, turned in fp32 where eager; their backward turns back and reads nothing."""
-        size = self.tape.sizes[given]
-        if self.training.compiled or self.training.regather:
+        """Positions, turned in fp32; their backward turns back and reads nothing."""
+        size, compiled = self.tape.sizes[given], self.training.compiled
+        if self.training.regather or (compiled and not self._turns_complex):
             return self.pointwise((given,), made, size)
         return self.pointwise(
             (given,), made, size, passing=(2 * size, 2 * size), moved=self._turn_moves * size
         )
+
+    def _repeated(self, given: str, times: int) -> str:
+        """A copy for each head of queries that reads the same head of keys or values."""
+        if times == 1:
+            return given
+        return self.pointwise((given,), f"{given}.wide", times * self.tape.sizes[given])
+
+    def _turned_pair(self, query: str, key: str, times: int) -> tuple[str, str]:
+        """Queries and keys, turned by compiled code: both as complex numbers, then in 16 bits.
+
+        Keys are written `times` times as they are converted back.
+        """
+        for one in (query, key):
+            size = self.tape.sizes[one]
+            single, turned = f"{one}.single", f"{one}.complex"
+            self.tape.run(
+                RankOp(
+                    single, (one,), {single: 2 * size}, moved_bytes=3 * size, element_bytes=SINGLE
+                ),
+                nothing,
+            )
+            self.tape.run(self._turn(single, turned, 2 * size), nothing)
+        return (
+            self._converted(query, "q.turned", 1),
+            self._converted(key, "k.turned.wide" if times > 1 else "k.turned", times),
+        )
+
+    def _turn(self, given: str, made: str, size: int) -> RankOp:
+        """A product of complex numbers: a kernel of its own."""
+        return RankOp(
+            made, (given,), {made: size}, moved_bytes=2 * size, kind="complex", element_bytes=8
+        )
+
+    def _converted(self, given: str, made: str, times: int) -> str:
+        """``given.complex`` in 16 bits; the backward turns back, as complex numbers too."""
+        tape, size = self.tape, self.tape.sizes[given]
+
+        def undo() -> None:
+            d = tape.new_gradient(given)
+            single, turned = f"d.{given}.single", f"d.{given}.complex"
+            reads, back = (tape.gradient(made),), (2 + times) * size
+            writes = {single: 2 * size}
+            tape.emit(RankOp(single, reads, writes, moved_bytes=back, element_bytes=SINGLE))
+            tape.emit(self._turn(single, turned, 2 * size))
+            tape.emit(RankOp(f"{made}'", (turned,), {d: size}, moved_bytes=3 * size))
+            tape.give(given, d)
+
+        source, moved = (f"{given}.complex",), (2 + times) * size
+        tape.run(RankOp(made, source, {made: times * size}, moved_bytes=moved), undo)
+        return made
 
     def _latent(self, whole: str) -> tuple[str, str, str]:
         """Queries, keys and values through narrow latents, whole on every rank."""
@@ -525,6 +586,10 @@ class LayerWriter:
         return made
 
 
+def nothing() -> None:
+    """The backward of what another op's backward covers."""
+
+
 def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
     """The tensors of a layer's forward that are kept for its backward, read there or not.
 
@@ -559,7 +624,8 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
         elif policy == "core":
             keeps = op.kind != "core"
         elif policy == "none":
-            keeps = not training.compiled or op.kind != "pointwise" or bool(read & set(op.writes))
+            fused = training.compiled and op.kind in ("pointwise", "complex")
+            keeps = not fused or bool(read & set(op.writes))
         else:
             even = op.kind == "product" and products % 2 == 1
             keeps = even or op.kind in ("attention", "scatter")
@@ -604,6 +670,29 @@ def check_kept_names(
                 f"--recompute keep={name}: no layer of {model.name} has such an op",
                 hint=did_you_mean(name, known, f"one of {', '.join(known)}"),
             )
+
+
+def as_needed(again: Sequence[RankOp], backward: Sequence[RankOp]) -> list[tuple[RankOp, bool]]:
+    """The backward with each op that runs `again` right before the first one that needs it.
+
+    torch.compile orders the backward of its code so. The flag says which ops run again.
+    """
+    made = {tensor: op for op in again for tensor in op.writes}
+    done: set[str] = set()
+    found: list[tuple[RankOp, bool]] = []
+
+    def run(op: RankOp, is_again: bool) -> None:
+        for tensor in op.reads:
+            source = made.get(tensor)
+            if source is not None and source.name not in done:
+                run(source, True)
+        if is_again:
+            done.add(op.name)
+        found.append((op, is_again))
+
+    for op in backward:
+        run(op, False)
+    return found
 
 
 def repeated_ops(layer: LayerOps, kept: set[str], training: Training) -> list[RankOp]:

@@ -45,9 +45,16 @@ class LayerOpsWriter(EndWriter):
         self._again: dict[tuple[bool, str], tuple[list[RankOp], set[str]]] = {}
         self._policy: dict[int, str] = {}
         self._sent: tuple[str, tuple[str, ...]] | None = None
+        self.layer_codes: list[tuple[int, int]] = []
+        self._op_of: dict[str, RankOp] = {}
         for stage in stages:
             policies = layer_policies(training, degrees, stage)
             self._policy |= dict(zip(stage.layers, policies, strict=True))
+
+    @property
+    def layer_ops(self) -> list[RankOp | None]:
+        """The op of each run, in its layer; ``None`` for runs that are of no layer."""
+        return [self._op_of.get(self.ops[op].name) for op in self.runs]
 
     def _layer(self, number: int) -> LayerOps:
         experts = self.model.has_experts(number)
@@ -118,8 +125,10 @@ class LayerOpsWriter(EndWriter):
         if self.training.state == "megatron":
             writes = {one: size for one, size in writes.items() if not one.startswith("G ")}
         again = phase == "again"
+        full_name = f"{op.name} {number} {micro}{' again' if again else ''}"
+        self._op_of[full_name] = op
         return Op(
-            f"{op.name} {number} {micro}{' again' if again else ''}",
+            full_name,
             "backward" if again else phase,
             seconds,
             op.workspace_bytes,
