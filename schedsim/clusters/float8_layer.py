@@ -155,9 +155,7 @@ class Float8LayerWriter(LayerWriter):
             d, low = tape.new_gradient(given), f"d.{made}.low"
             reads, seconds = (tape.gradient(made),), self._seconds(whole // 2)
             writes = {low: part // 2}
-            tape.emit(
-                RankOp(f"cast {low}", reads, writes, moved_bytes=2 * part, element_bytes=LOW)
-            )
+            tape.emit(RankOp(f"cast {low}", reads, writes, moved_bytes=2 * part, element_bytes=LOW))
             writes = self._between(f"{made}'", whole // 2) | {d: whole // 2}
             tape.emit(
                 RankOp(f"{made}'", (low,), writes, stream="tensor", link_s=seconds, kind="gather")

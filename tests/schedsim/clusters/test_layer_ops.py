@@ -3,7 +3,7 @@
 import pytest
 
 from schedsim.clusters import Degrees, Training, get_architecture, get_fabric
-from schedsim.clusters.layer_ops import LayerWriter, kept_tensors, repeated_ops
+from schedsim.clusters.layer_ops import LayerWriter, as_needed, kept_tensors, repeated_ops
 
 FABRIC = get_fabric("a100-80gb")
 
@@ -143,3 +143,20 @@ def test_a_module_holds_its_variables_and_its_layer_the_weights():
         assert last[name] == "o.part"
     assert last["n2"] == last["n2.whole"] == "m.part"
     assert last["W"] == "out"
+
+
+@pytest.mark.parametrize("policy", ["full", "selective", "keep=gate"])
+def test_compiled_code_runs_an_op_again_right_before_it_is_needed(policy):
+    made, training = layer("llama3-8b", 64, compiled=True)
+    again = repeated_ops(made, kept_tensors(made, policy, training), training)
+    order = as_needed(again, made.backward)
+    assert [op for op, is_again in order if not is_again] == list(made.backward)
+    assert sorted(op.name for op, is_again in order if is_again) == sorted(op.name for op in again)
+    readers = [
+        [k for k, (reader, _) in enumerate(order) if set(reader.reads) & set(op.writes)]
+        for op, _ in order
+    ]
+    for k, (_, is_again) in enumerate(order):
+        if is_again:
+            assert min(readers[k]) > k
+            assert k + 1 in readers[k] or order[k + 1][1]
