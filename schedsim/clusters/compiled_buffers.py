@@ -62,8 +62,8 @@ def hand_over(
         return names[item].partition(" ")[0] in _OF_CODE
 
     for start, stop in codes:
-        # (bytes, bytes of a number) -> places of the releases of such tensors, in order
         made: dict[int, int] = {}  # item -> bytes of each of its numbers
+        # (bytes, bytes of a number) -> places of the releases of such tensors, in order
         free: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for run in range(start, stop):
             op = ops[run]

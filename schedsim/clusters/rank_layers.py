@@ -17,7 +17,8 @@ from .degrees import Degrees
 from .fabric import Fabric
 from .float8_layer import gathers_float8, write_layer
 from .kept_names import kept_names, split_host
-from .layer_ops import LayerOps, kept_tensors, offloaded_tensors, repeated_ops
+from .layer_ops import LayerOps
+from .layer_recompute import kept_tensors, offloaded_tensors, repeated_ops
 from .rank_ends import EndWriter
 from .stages import StageParts, layer_policies
 from .tape import RankOp

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ..dataflow.graph import Op
 from ..pipelines.orders import Action
-from .layer_ops import as_needed
+from .layer_recompute import as_needed
 from .rank_layers import LayerOpsWriter
 from .stages import StageParts
 from .tape import RankOp
