@@ -3,9 +3,10 @@
 torch.compile makes one function of a layer's forward, and one of its backward. Such a function asks
 the allocator for a tensor only if no tensor of the same size and format is done with: it hands on
 the block of the one that was done with last (``AllocateLine`` and ``FreeIfNotReusedLine`` of
-``torch._inductor.codegen.wrapper``). A pointwise kernel also writes over an input that nothing
-reads after it. Kernels of libraries ask for their outputs themselves. The gaps that the allocator
-is left with follow from this.
+``torch._inductor.codegen.wrapper``), unless the function would then hold more at its peak, because
+the block waits. PyTorch of 2024 hands it on in any case. A pointwise kernel also writes over an
+input that nothing reads after it. Kernels of libraries ask for their outputs themselves. The gaps
+that the allocator is left with follow from this.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ _OF_CODE = frozenset("AD")
 
 
 def hand_over(
-    requests: Requests, codes: Sequence[tuple[int, int]], ops: Sequence[RankOp | None]
+    requests: Requests,
+    codes: Sequence[tuple[int, int]],
+    ops: Sequence[RankOp | None],
+    *,
+    always: bool = False,
 ) -> Requests:
     """`requests` with the blocks that compiled code hands on.
 
@@ -39,6 +44,8 @@ def hand_over(
         The first run of each compiled function, and the run after its last, ascending.
     ops
         The op of each run in its layer; ``None`` for runs that are of no layer.
+    always
+        Whether a block is handed on though the peak rises.
 
     Returns
     -------
@@ -48,7 +55,7 @@ def hand_over(
 
     Notes
     -----
-    O(n) for n requests.
+    O(n) for n requests, times the runs that a block waits for.
     """
     items, events = requests.items.tolist(), requests.events.tolist()
     sizes, names = requests.item_bytes.tolist(), requests.item_names
@@ -58,13 +65,23 @@ def hand_over(
     block = list(range(len(sizes)))
     dropped = np.zeros(len(items), dtype=bool)
 
+    held = _held(requests)
+
     def is_of_code(item: int) -> bool:
         return names[item].partition(" ")[0] in _OF_CODE
+
+    def waits(left: int, run: int, before: int, most: int) -> bool:
+        """Whether the block left at a place may wait for `run`, which comes after run `before`."""
+        since = events[left] // 2
+        between = max(held[since + 1 : run], default=0)
+        return since == before or sizes[~items[left]] + between <= most
 
     for start, stop in codes:
         made: dict[int, int] = {}  # item -> bytes of each of its numbers
         # (bytes, bytes of a number) -> places of the releases of such tensors, in order
         free: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        most = max(held[start:stop], default=0)
+        before = start
         for run in range(start, stop):
             op = ops[run]
             if op is None:
@@ -79,10 +96,11 @@ def hand_over(
                 like = sizes[item], op.element_bytes
                 same = [one for one in over if (sizes[~items[one]], made[~items[one]]) == like]
                 source = same or free[like]
-                if source:
-                    before = source.pop()
-                    block[item] = block[~items[before]]
-                    dropped[[before, place]] = True
+                if source and (always or source is same or waits(source[-1], run, before, most)):
+                    left = source.pop()
+                    block[item] = block[~items[left]]
+                    dropped[[left, place]] = True
+            before = run
             made |= {items[place]: op.element_bytes for place in asked}
             for place in freed:
                 if is_of_code(~items[place]) and not dropped[place]:
@@ -93,3 +111,14 @@ def hand_over(
     return replace(
         requests, items=np.where(released, ~found, found)[kept], events=requests.events[kept]
     )
+
+
+def _held(requests: Requests) -> list[int]:
+    """Bytes that activations, their gradients and those of weights hold during each run."""
+    mine = np.array([name.partition(" ")[0] in ("A", "D", "G") for name in requests.item_names])
+    item = np.where(requests.items < 0, ~requests.items, requests.items)
+    change = np.where(requests.items < 0, -1, 1) * requests.item_bytes[item] * mine[item]
+    total = np.zeros(requests.num_events + 2, dtype=np.int64)
+    np.add.at(total, np.maximum(requests.events, 0), change)
+    found: list[int] = np.cumsum(total)[::2].tolist()
+    return found

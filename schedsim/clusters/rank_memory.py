@@ -197,7 +197,7 @@ def rank_memory(
     simulation = simulate(step.graph, step.schedule)
     one = requests_of(simulation)
     if training.compiled:
-        one = hand_over(one, step.layer_codes, step.layer_ops)
+        one = hand_over(one, step.layer_codes, step.layer_ops, always=training.handed_always)
     fixed = state.total + _LIBRARY_BYTES
     shares = None
     if training.state == "fsdp2":

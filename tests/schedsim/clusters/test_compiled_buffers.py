@@ -95,6 +95,26 @@ def test_a_pointwise_kernel_writes_over_its_last_input() -> None:
     assert names(hand_over(plain, [(0, 3)], [op()] * 3)) == names(plain)
 
 
+def test_a_block_does_not_wait_where_the_peak_would_rise() -> None:
+    sizes = {"A a": 8, "A wide": 100, "A b": 8}
+    runs = (
+        (("A a",), ()),
+        ((), ("A a",)),
+        (("A wide",), ()),
+        ((), ("A wide",)),
+        (("A b",), ()),
+        ((), ("A b",)),
+    )
+    plain, ops = requests(*runs, sizes=sizes), [op()] * 6
+    assert names(hand_over(plain, [(0, 6)], ops)) == names(plain)
+    found = hand_over(plain, [(0, 6)], ops, always=True)
+    assert names(found) == ["A a", "A wide", "-A wide", "-A a"]
+    lower = requests(*runs, sizes=sizes | {"A wide": 4})
+    assert names(hand_over(lower, [(0, 6)], ops)) == names(lower)
+    early = requests(*runs[:2], *runs[4:], sizes=sizes)
+    assert names(hand_over(early, [(0, 4)], ops)) == ["A a", "-A a"]
+
+
 def test_gradients_of_weights_stay_where_they_are() -> None:
     runs = ((("G a",), ()), ((), ("G a",)), (("A b",), ()))
     plain = requests(*runs, sizes={"G a": 8, "A b": 8})
