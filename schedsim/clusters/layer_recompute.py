@@ -99,7 +99,9 @@ def check_kept_names(
 def as_needed(again: Sequence[RankOp], backward: Sequence[RankOp]) -> list[tuple[RankOp, bool]]:
     """The backward with each op that runs `again` right before the first one that needs it.
 
-    torch.compile orders the backward of its code so. The flag says which ops run again.
+    torch.compile orders the backward of its code so. It writes what attention reads anew for each
+    of its kernels: pointwise inputs of an attention that runs again are made twice. The flag says
+    which ops run again.
     """
     made = {tensor: op for op in again for tensor in op.writes}
     done: set[str] = set()
@@ -112,6 +114,9 @@ def as_needed(again: Sequence[RankOp], backward: Sequence[RankOp]) -> list[tuple
                 run(source, True)
         if is_again:
             done.add(op.name)
+            if op.kind == "attention":
+                sources = [made[tensor] for tensor in op.reads if tensor in made]
+                done.difference_update(one.name for one in sources if one.kind == "pointwise")
         found.append((op, is_again))
 
     for op in backward:

@@ -204,11 +204,19 @@ class RankStep(LayerOpsWriter):
             if not is_again:
                 self._add_backward(op, number, micro, idle if is_done else set())
                 idle = set() if is_done else idle
-            elif self._offloads(number):
-                self._add(self._instance(op, number, micro, "again"))
             else:
-                self._repeat(f"{op.name} {number} {micro}")
+                self._run_again(op, number, micro)
             is_done = is_done or is_again
+
+    def _run_again(self, op: RankOp, number: int, micro: int) -> None:
+        """Repeat an op of a layer's forward; from what was copied back, it is an op of its own."""
+        name = f"{op.name} {number} {micro}"
+        if self._offloads(number):
+            name += " again"
+            if name not in self._index:
+                self._add(self._instance(op, number, micro, "again"))
+                return
+        self._repeat(name)
 
     @property
     def _message_bytes(self) -> int:

@@ -173,6 +173,6 @@ def test_compiled_layers_reserve_what_pytorch_does(
     model: str, options: dict, reserved_bytes: int
 ) -> None:
     four = replace(get_architecture(model), num_layers=4)
-    training = Training(recompute="selective", compiled=True, **options)
+    training = Training(**{"recompute": "selective", "compiled": True} | options)
     found = rank_memory(four, Degrees(fsdp=8), training, FABRIC)
     assert found.reserved_bytes == pytest.approx(reserved_bytes, rel=0.006)
