@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from decoders import SIZES, Adapted, Decoder, Sizes, adapted
-from sharded_llama import recomputing, run_step, shard, split
+from sharded_llama import in_float8, recomputing, run_step, shard, split
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
@@ -38,7 +38,7 @@ def built(row: dict[str, Any]) -> Decoder:
     with torch.device("meta"):
         model = Decoder(sizes, row["seq"])
     if row["float8"]:
-        _in_float8(model)
+        in_float8(model)
     sizes_of_mesh = (row["gpus"] // row["tensor"], row["tensor"])
     mesh = init_device_mesh("cuda", sizes_of_mesh, mesh_dim_names=("shard", "tensor"))
     if row["tensor"] > 1:
@@ -83,17 +83,6 @@ def _only_adapters(model: nn.Module) -> None:
 
 def _kept(layer: nn.Module, keeps: str) -> nn.Module:
     return recomputing(layer, "none" if keeps == "all" else keeps)
-
-
-def _in_float8(model: nn.Module) -> None:
-    """Products of the layers in float8 with scales per tensor, gathered in float8."""
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-
-    convert_to_float8_training(
-        model,
-        config=Float8LinearConfig(enable_fsdp_float8_all_gather=True),
-        module_filter_fn=lambda _module, name: name != "output",
-    )
 
 
 class OnHost(torch.autograd.graph.saved_tensors_hooks):

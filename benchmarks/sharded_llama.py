@@ -106,6 +106,17 @@ def recomputing(layer: nn.Module, policy: str) -> nn.Module:
     return checkpoint_wrapper(layer, context_fn=contexts, preserve_rng_state=False)
 
 
+def in_float8(model: nn.Module) -> None:
+    """Products of the layers in float8 with scales per tensor, gathered in float8."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    convert_to_float8_training(
+        model,
+        config=Float8LinearConfig(enable_fsdp_float8_all_gather=True),
+        module_filter_fn=lambda _module, name: name != "output",
+    )
+
+
 def split(model: Decoder, mesh: DeviceMesh, *, float8: bool = False) -> None:
     """Tensor parallelism with the sequence between products split too, as torchtitan has it.
 

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 from decoders import SIZES, Decoder
-from sharded_llama import NUM_STEPS, recomputing, split
+from sharded_llama import NUM_STEPS, in_float8, recomputing, split
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -95,6 +95,8 @@ def main() -> None:
     parser.add_argument("--seq", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=2, help="sequences of all micro-batches")
     parser.add_argument("--recompute", default="full")
+    parser.add_argument("--compiled", action="store_true", help="layers, by torch.compile")
+    parser.add_argument("--float8", action="store_true", help="products of layers; needs torchao")
     given = parser.parse_args()
     sizes, ranks = SIZES[f"llama3-{given.model}"], given.fsdp * given.tensor
     dist.init_process_group(
@@ -112,10 +114,14 @@ def main() -> None:
     for number in range(given.rank, num_stages, given.pipeline):
         with torch.device("meta"):
             whole = Decoder(sizes, given.seq)
+        if given.float8:
+            in_float8(whole)
         if given.tensor > 1:
-            split(whole, mesh["tensor"])
+            split(whole, mesh["tensor"], float8=given.float8)
         for i, policy in enumerate(policies):
             whole.layers[i] = recomputing(whole.layers[i], policy)
+            if given.compiled:
+                whole.layers[i].compile(fullgraph=True)
         part = PartOfDecoder(whole, number, starts)
         shard_stage(part, mesh["shard"])
         part.to_empty(device="cuda")

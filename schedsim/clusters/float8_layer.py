@@ -15,9 +15,12 @@ from collections.abc import Callable
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .layer_ops import COPY, ELEMENT, LayerOps, LayerWriter
+from .layer_ops import COPY, ELEMENT, LayerOps, LayerWriter, nothing
 from .tape import RankOp
 from .training import Training
+
+LOW = 1
+"""Bytes of a number in 8 bits."""
 
 
 def casts_to_float8(model: Architecture, training: Training) -> bool:
@@ -96,7 +99,14 @@ class Float8LayerWriter(LayerWriter):
             tape.give(given, d)
 
         tape.run(
-            RankOp(made, (given, "W"), dict.fromkeys(parts, size // 2), moved_bytes=2 * size), undo
+            RankOp(
+                made,
+                (given, "W"),
+                dict.fromkeys(parts, size // 2),
+                moved_bytes=2 * size,
+                element_bytes=LOW,
+            ),
+            undo,
         )
         self._wide[made], self._source[made] = size, given
         return made
@@ -144,7 +154,8 @@ class Float8LayerWriter(LayerWriter):
         def undo() -> None:
             d, low = tape.new_gradient(given), f"d.{made}.low"
             reads, seconds = (tape.gradient(made),), self._seconds(whole // 2)
-            tape.emit(RankOp(f"cast {low}", reads, {low: part // 2}, moved_bytes=2 * part))
+            writes = {low: part // 2}
+            tape.emit(RankOp(f"cast {low}", reads, writes, moved_bytes=2 * part, element_bytes=LOW))
             writes = self._between(f"{made}'", whole // 2) | {d: whole // 2}
             tape.emit(
                 RankOp(f"{made}'", (low,), writes, stream="tensor", link_s=seconds, kind="gather")
@@ -159,13 +170,6 @@ class Float8LayerWriter(LayerWriter):
         )
         return made
 
-    def _turned(self, given: str, made: str) -> str:
-        """Positions, turned as complex numbers in fp32, which no compiler fuses."""
-        size = self.tape.sizes[given]
-        return self.pointwise(
-            (given,), made, size, passing=(2 * size, 2 * size), moved=self._turn_moves * size
-        )
-
     def product(self, given: str, made: str, inner: int, outer: int, tokens: int = 0) -> str:
         """``made = given @ weight`` in 8 bits; the gradient of the weight reads turned casts."""
         tape = self.tape
@@ -175,7 +179,10 @@ class Float8LayerWriter(LayerWriter):
             self._emit_input(given, made)
             turned, size = f"{given}.turned.{made}", self._wide[given] // 2
             source = (self._source[given],)
-            tape.emit(RankOp(f"turn {turned}", source, {turned: size}, moved_bytes=3 * size))
+            turn = RankOp(
+                f"turn {turned}", source, {turned: size}, moved_bytes=3 * size, element_bytes=LOW
+            )
+            tape.emit(turn)
             self._emit_weight(made, turned)
 
         self._run_product(given, made, (inner, outer), undo)
@@ -185,10 +192,10 @@ class Float8LayerWriter(LayerWriter):
         """Gate, up and down with one backward, which makes the product of gate and up again."""
         tape, hidden = self.tape, self.model.hidden
         for one in ("gate", "up"):
-            self._run_product(given, one, (hidden, width), _nothing)
+            self._run_product(given, one, (hidden, width), nothing)
         size = tape.sizes["gate"]
-        act = RankOp("act", ("gate", "up"), {"act": size // 2}, moved_bytes=5 * size // 2)
-        tape.run(act, _nothing)
+        moved, low = 5 * size // 2, {"act": size // 2}
+        tape.run(RankOp("act", ("gate", "up"), low, moved_bytes=moved, element_bytes=LOW), nothing)
         self._wide["act"], self._source["act"] = size, "act"
 
         def undo() -> None:
@@ -196,13 +203,15 @@ class Float8LayerWriter(LayerWriter):
             self._emit_input("act", "down")
             made = ("act.turned", "d.gate.low", "d.gate.turned", "d.up.low", "d.up.turned")
             reads, writes = (tape.gradient("act"), "gate", "up"), dict.fromkeys(made, size // 2)
-            tape.emit(RankOp("act'", reads, writes, moved_bytes=11 * size // 2))
+            moved = 11 * size // 2
+            tape.emit(RankOp("act'", reads, writes, moved_bytes=moved, element_bytes=LOW))
             self._emit_input(given, "up")
             self._emit_input(given, "gate")
             d, turned = tape.gradient("down"), self._wide[given] // 2
             writes = {"d.down.turned": turned, "n2.turned": turned}
             both = (d, self._source[given])
-            tape.emit(RankOp("turn down", both, writes, moved_bytes=6 * turned))
+            moved = 6 * turned
+            tape.emit(RankOp("turn down", both, writes, moved_bytes=moved, element_bytes=LOW))
             for one, other in (("down", "act"), ("up", "n2"), ("gate", "n2")):
                 self._emit_weight(one, f"{other}.turned")
 
@@ -228,7 +237,9 @@ class Float8LayerWriter(LayerWriter):
             size = tape.sizes[given]
             self._wide[given], self._source[given] = size, given
             low = {f"{given}.low": size // 2}
-            tape.run(RankOp(f"{given}.low", (given,), low, moved_bytes=5 * size // 2), _nothing)
+            moved = 5 * size // 2
+            cast = RankOp(f"{given}.low", (given,), low, moved_bytes=moved, element_bytes=LOW)
+            tape.run(cast, nothing)
         low_name = next(
             one for one in (f"{given}.{made}", f"{given}.low", given) if one in tape.sizes
         )
@@ -258,7 +269,9 @@ class Float8LayerWriter(LayerWriter):
             writes[f"d.{made}.turned"] = size
         if writes:
             moved = (len(writes) + 4) * size
-            self.tape.emit(RankOp(f"cast d.{made}", (d,), writes, moved_bytes=moved))
+            self.tape.emit(
+                RankOp(f"cast d.{made}", (d,), writes, moved_bytes=moved, element_bytes=LOW)
+            )
 
     def _emit_input(self, given: str, made: str) -> None:
         """The gradient of a product's input, beside a turned copy of its weight."""
@@ -295,7 +308,3 @@ class Float8LayerWriter(LayerWriter):
                 kind="product",
             )
         )
-
-
-def _nothing() -> None:
-    """The backward of what another op's backward covers."""

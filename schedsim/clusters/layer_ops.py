@@ -18,17 +18,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..errors import SchedsimError, did_you_mean
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .kept_names import kept_names, split_host
 from .tape import RankOp, Tape
 from .training import Training
 
 ELEMENT = 2
 """Bytes of a number in 16 bits."""
 _GRADIENT = "d.out"
+SINGLE = 4
+"""Bytes of a number in single precision."""
 COPY = ".copy"
 """Ends the name of what an op writes and drops when it is done."""
 
@@ -104,7 +104,9 @@ class LayerWriter:
         saved: tuple[str, ...] = (given,)
         writes = {made: size}
         if self.training.wide_norm and not self.training.compiled:
-            writes |= {f"{made}.wide": 2 * size, f"{made}.plain": size}
+            # The wide input times its scale, before it is converted back.
+            wide = {f"{made}.wide": 2 * size, f"{made}{COPY}": 2 * size, f"{made}.plain": size}
+            writes = wide | writes
             saved = (f"{made}.wide", f"{made}.plain")
 
         def undo() -> None:
@@ -306,12 +308,13 @@ class LayerWriter:
             value = self.product(whole, "v", model.hidden, sizes.num_kv_heads * sizes.value // t)
             if sizes.head_norm:
                 query, key = self.norm(query, "q.normed"), self.norm(key, "k.normed")
-            query, key = self._turned(query, "q.turned"), self._turned(key, "k.turned")
-            if self._repeats > 1 and not self._repeats_view:
-                key, value = (
-                    self.pointwise((one,), f"{one}.wide", self._repeats * self.tape.sizes[one])
-                    for one in (key, value)
-                )
+            times = 1 if self._repeats_view else self._repeats
+            if self.training.compiled and self._turns_complex:
+                query, key = self._turned_pair(query, key, times)
+            else:
+                query = self._turned(query, "q.turned")
+                key = self._repeated(self._turned(key, "k.turned"), times)
+            value = self._repeated(value, times)
         mixed = self._mix(query, key, value)
         out = self.product(mixed, "o", sizes.output_width // t, model.hidden)
         part = self.scatter(out, "o.part")
@@ -345,14 +348,69 @@ class LayerWriter:
         """
         return 18 if self.model.attention.head_norm else 10
 
+    @property
+    def _turns_complex(self) -> bool:
+        """Whether positions are turned as complex numbers in fp32, which no compiler fuses."""
+        return not (self.training.regather or self.model.attention.head_norm)
+
     def _turned(self, given: str, made: str) -> str:
-        """Positions, turned in fp32 where eager; their backward turns back and reads nothing."""
-        size = self.tape.sizes[given]
-        if self.training.compiled or self.training.regather:
+        """Positions, turned in fp32; their backward turns back and reads nothing."""
+        size, compiled = self.tape.sizes[given], self.training.compiled
+        if self.training.regather or (compiled and not self._turns_complex):
             return self.pointwise((given,), made, size)
         return self.pointwise(
             (given,), made, size, passing=(2 * size, 2 * size), moved=self._turn_moves * size
         )
+
+    def _repeated(self, given: str, times: int) -> str:
+        """A copy for each head of queries that reads the same head of keys or values."""
+        if times == 1:
+            return given
+        return self.pointwise((given,), f"{given}.wide", times * self.tape.sizes[given])
+
+    def _turned_pair(self, query: str, key: str, times: int) -> tuple[str, str]:
+        """Queries and keys, turned by compiled code: both as complex numbers, then in 16 bits.
+
+        Keys are written `times` times as they are converted back.
+        """
+        for one in (query, key):
+            size = self.tape.sizes[one]
+            single, turned = f"{one}.single", f"{one}.complex"
+            self.tape.run(
+                RankOp(
+                    single, (one,), {single: 2 * size}, moved_bytes=3 * size, element_bytes=SINGLE
+                ),
+                nothing,
+            )
+            self.tape.run(self._turn(single, turned, 2 * size), nothing)
+        return (
+            self._converted(query, "q.turned", 1),
+            self._converted(key, "k.turned.wide" if times > 1 else "k.turned", times),
+        )
+
+    def _turn(self, given: str, made: str, size: int) -> RankOp:
+        """A product of complex numbers: a kernel of its own."""
+        return RankOp(
+            made, (given,), {made: size}, moved_bytes=2 * size, kind="complex", element_bytes=8
+        )
+
+    def _converted(self, given: str, made: str, times: int) -> str:
+        """``given.complex`` in 16 bits; the backward turns back, as complex numbers too."""
+        tape, size = self.tape, self.tape.sizes[given]
+
+        def undo() -> None:
+            d = tape.new_gradient(given)
+            single, turned = f"d.{given}.single", f"d.{given}.complex"
+            reads, back = (tape.gradient(made),), (2 + times) * size
+            writes = {single: 2 * size}
+            tape.emit(RankOp(single, reads, writes, moved_bytes=back, element_bytes=SINGLE))
+            tape.emit(self._turn(single, turned, 2 * size))
+            tape.emit(RankOp(f"{made}'", (turned,), {d: size}, moved_bytes=3 * size))
+            tape.give(given, d)
+
+        source, moved = (f"{given}.complex",), (2 + times) * size
+        tape.run(RankOp(made, source, {made: times * size}, moved_bytes=moved), undo)
+        return made
 
     def _latent(self, whole: str) -> tuple[str, str, str]:
         """Queries, keys and values through narrow latents, whole on every rank."""
@@ -525,104 +583,5 @@ class LayerWriter:
         return made
 
 
-def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
-    """The tensors of a layer's forward that are kept for its backward, read there or not.
-
-    ``core`` runs only attention again, and keeps its inputs (Korthikanti et al. 2022, section 5). A
-    compiled layer without a policy keeps the tensors that a product or an attention of the backward
-    reads, and the outputs of these ops; the rest is recomputed in the kernel that reads it, as
-    PyTorch's partitioner recomputes nothing that the backward would have to write to memory.
-
-    Examples
-    --------
-    >>> from schedsim.clusters import Degrees, get_architecture, get_fabric
-    >>> writer = LayerWriter(get_architecture("llama3-8b"), Degrees(), Training(), 8,
-    ...                      get_fabric("h100-80gb"))
-    >>> sorted(kept_tensors(writer.layer(False), "selective", Training()))
-    ['down', 'gate', 'lse', 'mixed', 'q', 'v']
-    >>> sorted(kept_tensors(writer.layer(False), "keep=o+mixed", Training()))
-    ['lse', 'mixed', 'o']
-    """
-    if policy == "full":
-        return set()
-    named = kept_names(policy)
-    if named is not None:
-        return {t for op in layer.forward if op.name in named for t in _lasting(op)}
-    kept: set[str] = set()
-    read = {t for op in layer.backward if op.kind in ("product", "attention") for t in op.reads}
-    products = 0
-    for op in layer.forward:
-        if op.kind == "product" and op.name != "scores":
-            products += 1
-        if op.kind == "gather" and training.regather:
-            keeps = False
-        elif policy == "core":
-            keeps = op.kind != "core"
-        elif policy == "none":
-            keeps = not training.compiled or op.kind != "pointwise" or bool(read & set(op.writes))
-        else:
-            even = op.kind == "product" and products % 2 == 1
-            keeps = even or op.kind in ("attention", "scatter")
-        if keeps:
-            kept |= _lasting(op)
-    return kept
-
-
-def _lasting(op: RankOp) -> set[str]:
-    """The tensors that an op writes and does not drop itself."""
-    return {t for t in op.writes if t != "kv.whole" and not t.endswith(COPY)}
-
-
-def offloaded_tensors(layer: LayerOps, policy: str, training: Training) -> list[str]:
-    """The tensors that an offloaded layer with `policy` copies to the host and back, in order.
-
-    These are its input and what it keeps, as far as its backward reads them, or what runs again.
-    """
-    kept = kept_tensors(layer, policy, training)
-    again = repeated_ops(layer, kept, training)
-    read = {t for op in (*again, *layer.backward) for t in op.reads}
-    return ["x"] * ("x" in read) + sorted((kept & read) - {layer.output})
-
-
-def check_kept_names(
-    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
-) -> None:
-    """Raise `SchedsimError` where ``--recompute keep=`` names an op that no layer has."""
-    parts = training.recompute.count("/") + 1
-    policies = {p for rank in range(parts) for p in training.policies(model.num_layers, rank)}
-    bases = [split_host(policy)[0] for policy in policies]
-    named = {name for policy in bases for name in kept_names(policy) or ()}
-    if not named:
-        return
-    known: dict[str, None] = {}
-    for experts in {model.has_experts(i) for i in range(model.num_layers)}:
-        layer = LayerWriter(model, degrees, training, training.seq, fabric).layer(experts)
-        known |= dict.fromkeys(op.name for op in layer.forward)
-    for name in sorted(named):
-        if name not in known:
-            raise SchedsimError(
-                f"--recompute keep={name}: no layer of {model.name} has such an op",
-                hint=did_you_mean(name, known, f"one of {', '.join(known)}"),
-            )
-
-
-def repeated_ops(layer: LayerOps, kept: set[str], training: Training) -> list[RankOp]:
-    """Ops of the forward that run again before the backward, in order.
-
-    Compiled, those that the backward needs. Eager, every op up to the last one that it needs, but
-    for those whose outputs are kept: a checkpoint runs the forward as it is written.
-    """
-    made = {tensor: op for op in layer.forward for tensor in op.writes}
-    needed = {t for op in layer.backward for t in op.reads if t in made and t not in kept}
-    again: set[str] = set()
-    last = -1
-    for k in reversed(range(len(layer.forward))):
-        op = layer.forward[k]
-        if needed & set(op.writes):
-            last = max(last, k)
-            again.add(op.name)
-            needed |= {t for t in op.reads if t in made and t not in kept}
-    if training.compiled:
-        return [op for op in layer.forward if op.name in again]
-    ran = layer.forward[: last + 1]
-    return [op for op in ran if op.name in again or not kept.issuperset(_lasting(op))]
+def nothing() -> None:
+    """The backward of what another op's backward covers."""

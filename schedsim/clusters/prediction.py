@@ -11,7 +11,7 @@ from ..units import format_bytes, format_seconds
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .layer_ops import check_kept_names
+from .layer_recompute import check_kept_names
 from .rank_memory import RankMemory, rank_memory
 from .rank_time import StepTime, step_time
 from .training import Training

@@ -133,7 +133,7 @@ class EndWriter(UnitWriter):
                 op_s(0, 0, 6 * self.part) + link,
                 0,
                 (x, *weights),
-                self._passing(f"final {micro}") | {n: whole},
+                self._passing(f"final {micro}") | self._wide_norm(micro) | {n: whole},
             )
         )
         raw = f"L raw {micro}"
@@ -177,6 +177,12 @@ class EndWriter(UnitWriter):
                 )
             )
             self._hold_logits(wide if training.wide_logits else raw)
+
+    def _wide_norm(self, micro: int) -> dict[str, int]:
+        """What the last norm keeps where norms convert their input, as those of layers do."""
+        if not self.training.wide_norm:
+            return {}
+        return {f"A final.wide {micro}": 2 * self.part, f"A final.plain {micro}": self.part}
 
     def _hold_logits(self, made: str) -> None:
         """The loop's variable lets go of the logits before, and holds these."""
@@ -233,7 +239,7 @@ class EndWriter(UnitWriter):
                 "backward",
                 op_s(0, 0, 8 * self.part) + link,
                 0,
-                (f"D final {micro}", x, *weights),
+                (f"D final {micro}", *(self._wide_norm(micro) or (x,)), *weights),
                 self._passing(f"final' {micro}") | {f"D x {last} {micro}": self.part},
             )
         )

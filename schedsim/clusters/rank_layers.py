@@ -17,7 +17,8 @@ from .degrees import Degrees
 from .fabric import Fabric
 from .float8_layer import gathers_float8, write_layer
 from .kept_names import kept_names, split_host
-from .layer_ops import LayerOps, kept_tensors, offloaded_tensors, repeated_ops
+from .layer_ops import LayerOps
+from .layer_recompute import kept_tensors, offloaded_tensors, repeated_ops
 from .rank_ends import EndWriter
 from .stages import StageParts, layer_policies
 from .tape import RankOp
@@ -45,9 +46,16 @@ class LayerOpsWriter(EndWriter):
         self._again: dict[tuple[bool, str], tuple[list[RankOp], set[str]]] = {}
         self._policy: dict[int, str] = {}
         self._sent: tuple[str, tuple[str, ...]] | None = None
+        self.layer_codes: list[tuple[int, int]] = []
+        self._op_of: dict[str, RankOp] = {}
         for stage in stages:
             policies = layer_policies(training, degrees, stage)
             self._policy |= dict(zip(stage.layers, policies, strict=True))
+
+    @property
+    def layer_ops(self) -> list[RankOp | None]:
+        """The op of each run, in its layer; ``None`` for runs that are of no layer."""
+        return [self._op_of.get(self.ops[op].name) for op in self.runs]
 
     def _layer(self, number: int) -> LayerOps:
         experts = self.model.has_experts(number)
@@ -118,8 +126,10 @@ class LayerOpsWriter(EndWriter):
         if self.training.state == "megatron":
             writes = {one: size for one, size in writes.items() if not one.startswith("G ")}
         again = phase == "again"
+        full_name = f"{op.name} {number} {micro}{' again' if again else ''}"
+        self._op_of[full_name] = op
         return Op(
-            f"{op.name} {number} {micro}{' again' if again else ''}",
+            full_name,
             "backward" if again else phase,
             seconds,
             op.workspace_bytes,

@@ -12,6 +12,7 @@ from ..allocators.requests import requests_of
 from ..pipelines.orders import Action, make_order
 from ..simulation.simulator import simulate
 from ..workloads.architecture import Architecture
+from .compiled_buffers import hand_over
 from .degrees import Degrees
 from .fabric import Fabric
 from .rank_step import RankStep, kind_of
@@ -145,14 +146,26 @@ def issue_simulation(
 
     By default the simulation stops after `representative_micro_batches`; `most` takes their place.
     """
+    step = issue_step(model, degrees, training, fabric, rank, most)
+    return simulate(step.graph, step.schedule)
+
+
+def issue_step(
+    model: Architecture,
+    degrees: Degrees,
+    training: Training,
+    fabric: Fabric,
+    rank: int,
+    most: int | None = None,
+) -> RankStep:
+    """What `issue_simulation` simulates."""
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
     if most is None:
         most = representative_micro_batches(degrees, training)
     actions = rank_actions(degrees, training, rank, most)
     # Sizes follow from the full number of micro-batches, even if only a part is played.
     fixed = replace(training, num_micro_batches=training.micro_batches(degrees))
-    step = RankStep(model, degrees, fixed, fabric, stages, one_stream=True).write(actions)
-    return simulate(step.graph, step.schedule)
+    return RankStep(model, degrees, fixed, fabric, stages, one_stream=True).write(actions)
 
 
 def first_micro_batch_bytes(
@@ -180,13 +193,17 @@ def rank_memory(
     """
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
     state = lasting_bytes(model, degrees, training, stages)
-    simulation = issue_simulation(model, degrees, training, fabric, rank)
+    step = issue_step(model, degrees, training, fabric, rank)
+    simulation = simulate(step.graph, step.schedule)
+    one = requests_of(simulation)
+    if training.compiled:
+        one = hand_over(one, step.layer_codes, step.layer_ops, always=training.handed_always)
     fixed = state.total + _LIBRARY_BYTES
     shares = None
     if training.state == "fsdp2":
         shares = UnitShares(model, degrees, training, fabric, stages)
     allocation = play(
-        _requests(simulation, state, shares),
+        _requests(one, state, shares),
         "cuda-caching",
         expandable_segments=training.expandable,
     )
@@ -235,9 +252,8 @@ _STREAMS = {"AG": 1, "SG": 2}
 """First word of a tensor's name -> the stream that allocates it; by default the compute stream."""
 
 
-def _requests(simulation: Simulation, state: LastingBytes, shares: UnitShares | None) -> Requests:
+def _requests(one: Requests, state: LastingBytes, shares: UnitShares | None) -> Requests:
     """Two steps as the allocator sees them; moments come at the end of the first."""
-    one = requests_of(simulation)
     if shares is not None:
         one = tensor_by_tensor(one, shares)
     kept_shares = [1] if shares is None else shares.of_state()

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from ..dataflow.graph import Op
 from ..pipelines.orders import Action
+from .layer_recompute import as_needed
 from .rank_layers import LayerOpsWriter
 from .stages import StageParts
 from .tape import RankOp
@@ -116,8 +117,10 @@ class RankStep(LayerOpsWriter):
             if self.one_stream and self._gathers:
                 self._gather_now(str(number), micro)
             self._gather_ahead(numbers, k + 1, micro)
+            begin = len(self.runs)
             for op in self._layer(number).forward:
                 self._add(self._instance(op, number, micro, "forward"))
+            self.layer_codes.append((begin, len(self.runs)))
             if self._offloads(number):
                 self._send(number, micro)
         if stage.head:
@@ -172,19 +175,9 @@ class RankStep(LayerOpsWriter):
             # The last layer's parameters were not freed, as its backward is next.
             if not self._stays:
                 self._gather_back(back, k, micro)
-            again, idle = self._policy_of(number)
-            backward = self._layer(number).backward
-            first = self._before_recomputing(backward) if again else 0
-            for op in backward[:first]:
-                self._add_backward(op, number, micro, set())
-            for op in again:
-                if self._offloads(number):
-                    self._add(self._instance(op, number, micro, "again"))
-                else:
-                    self._repeat(f"{op.name} {number} {micro}")
-            for op in backward[first:]:
-                self._add_backward(op, number, micro, idle)
-                idle = set()
+            begin = len(self.runs)
+            self._backward_of_layer(number, micro)
+            self.layer_codes.append((begin, len(self.runs)))
             if not self._split:
                 self._collect(number, micro, final)
             self._drop_sent()
@@ -194,6 +187,36 @@ class RankStep(LayerOpsWriter):
             self._end_backward(stage, micro)
             if final and not self._split:
                 self._reduce_stage(stage)
+
+    def _backward_of_layer(self, number: int, micro: int) -> None:
+        """The ops of a layer's backward, and those of its forward that run again."""
+        again, idle = self._policy_of(number)
+        backward = self._layer(number).backward
+        if self.training.compiled:
+            ops = as_needed(again, backward)
+        else:
+            first = self._before_recomputing(backward) if again else 0
+            ops = [(op, False) for op in backward[:first]]
+            ops += [(op, True) for op in again]
+            ops += [(op, False) for op in backward[first:]]
+        is_done = not again
+        for op, is_again in ops:
+            if not is_again:
+                self._add_backward(op, number, micro, idle if is_done else set())
+                idle = set() if is_done else idle
+            else:
+                self._run_again(op, number, micro)
+            is_done = is_done or is_again
+
+    def _run_again(self, op: RankOp, number: int, micro: int) -> None:
+        """Repeat an op of a layer's forward; from what was copied back, it is an op of its own."""
+        name = f"{op.name} {number} {micro}"
+        if self._offloads(number):
+            name += " again"
+            if name not in self._index:
+                self._add(self._instance(op, number, micro, "again"))
+                return
+        self._repeat(name)
 
     @property
     def _message_bytes(self) -> int:

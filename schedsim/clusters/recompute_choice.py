@@ -15,7 +15,7 @@ from .degrees import Degrees
 from .fabric import Fabric
 from .float8_layer import write_layer
 from .kept_names import by_layers, keeping
-from .layer_ops import kept_tensors, repeated_ops
+from .layer_recompute import kept_tensors, repeated_ops
 from .rank_memory import rank_memory
 from .stages import StageParts, rank_stages, split_stages
 from .tape import RankOp

@@ -9,7 +9,8 @@ from .degrees import Degrees
 from .fabric import Fabric
 from .float8_layer import gathers_float8, write_layer
 from .kept_names import split_host
-from .layer_ops import LayerOps, kept_tensors, offloaded_tensors, repeated_ops
+from .layer_ops import LayerOps
+from .layer_recompute import kept_tensors, offloaded_tensors, repeated_ops
 from .memory_bounds import LayerBytes, RankSizes, least_bytes, stage_sizes
 from .rank_memory import lasting_bytes
 from .stages import StageParts, layer_policies, layer_share, rank_stages, split_stages

@@ -34,9 +34,13 @@ class RankOp:
         Whether a compiler fuses it with its neighbours.
     kind
         ``product``, ``attention``, ``core`` (attention's work per pair of tokens), ``pointwise``,
-        ``scatter`` or ``gather``; recomputation policies choose by kind.
+        ``complex`` (pointwise, in numbers that no compiler fuses), ``scatter`` or ``gather``;
+        recomputation policies choose by kind.
     in_place
         Output -> input whose storage it takes.
+    element_bytes
+        Bytes of each number that it writes: compiled code hands blocks on between tensors of one
+        format.
     """
 
     name: str
@@ -50,6 +54,7 @@ class RankOp:
     workspace_bytes: int = 0
     kind: str = "pointwise"
     in_place: Mapping[str, str] = field(default_factory=dict)
+    element_bytes: int = 2
 
 
 class Tape:

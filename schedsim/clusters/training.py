@@ -85,6 +85,9 @@ class Training:
         Whether a pipeline's ranks make the buffers of all messages once, and every stage holds its
         outputs to the end of the step (PyTorch of 2024). Otherwise a buffer lives as long as
         something reads it, and the last stage alone holds its outputs.
+    handed_always
+        Whether compiled code hands the block of a tensor on to a later one of its size even where
+        its peak rises, because the block waits (PyTorch of 2024).
     """
 
     seq: int = 8192
@@ -110,6 +113,7 @@ class Training:
     expandable: bool = False
     held_messages: bool = False
     held_logits: bool = False
+    handed_always: bool = False
 
     def micro_batches(self, degrees: Degrees) -> int:
         """How many micro-batches the step has."""
@@ -236,6 +240,7 @@ class Training:
                 "it is of one pipeline rank, and of a whole loss",
             ),
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
+            (self.handed_always, self.compiled, "handed_always", "it is of compiled layers"),
             (
                 self.held_messages,
                 sharded and not alone,

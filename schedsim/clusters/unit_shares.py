@@ -10,7 +10,7 @@ from ..allocators import Requests
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .float8_layer import write_layer
+from .float8_layer import gathers_float8, write_layer
 from .stages import StageParts, end_parameters, layer_shard, layer_share
 from .training import Training
 
@@ -32,6 +32,7 @@ class UnitShares:
         stages: list[StageParts],
     ) -> None:
         self._of_layer: dict[bool, list[int]] = {}
+        self._low = gathers_float8(model, degrees, training)
         self.model, self.degrees, self.stages = model, degrees, stages
         for number in (i for stage in stages for i in stage.layers):
             experts = model.has_experts(number)
@@ -49,6 +50,11 @@ class UnitShares:
         both = [sum(one) for one in zip(*pairs, strict=True)]
         wanted = {"embedding": both[:1], "head": both[1:]}.get(unit, both)
         return [count for count in wanted if count] or [1]
+
+    def gathered(self, unit: str) -> list[int]:
+        """The share of each parameter in a unit's gathered bytes: norms stay in 16 bits."""
+        found = self.of_unit(unit)
+        return [*found[:-1], 2 * found[-1]] if self._low and unit.isdecimal() else found
 
     def of_state(self) -> list[int]:
         """All that the rank keeps, in the order of the model; shards are as large in proportion."""
@@ -87,8 +93,8 @@ def tensor_by_tensor(one: Requests, shares: UnitShares) -> Requests:
             parts.append(in_shares(size, shares.of_state()))
             continue
         kind, _, rest = name.removeprefix("G ").partition(" ")
-        whole = kind not in ("W", "sum")
-        parts.append([size] if whole else in_shares(size, shares.of_unit(rest.partition(" ")[0])))
+        of = {"W": shares.gathered, "sum": shares.of_unit}.get(kind)
+        parts.append([size] if of is None else in_shares(size, of(rest.partition(" ")[0])))
     counts = np.array([len(sizes) for sizes in parts], dtype=np.int64)
     first = np.concatenate([[0], np.cumsum(counts)])[:-1]
     released = one.items < 0

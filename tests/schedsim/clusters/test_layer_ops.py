@@ -3,7 +3,8 @@
 import pytest
 
 from schedsim.clusters import Degrees, Training, get_architecture, get_fabric
-from schedsim.clusters.layer_ops import LayerWriter, kept_tensors, repeated_ops
+from schedsim.clusters.layer_ops import LayerWriter
+from schedsim.clusters.layer_recompute import kept_tensors, repeated_ops
 
 FABRIC = get_fabric("a100-80gb")
 
@@ -81,24 +82,6 @@ def test_expert_parallel_ranks_hold_a_part_of_the_experts():
     assert messages == ["arrived", "returned", "returned'", "arrived'"]
 
 
-def test_what_torchtitan_keeps():
-    """Attention and every second product; the list of the eager policy holds what nobody reads."""
-    made, training = layer("llama3-8b", 16384, seq=8192, batch=2)
-    kept = kept_tensors(made, "selective", training)
-    assert kept == {"q", "v", "mixed", "lse", "gate", "down"}
-    # Observed on PyTorch's own allocator: 128, 32, 128, 2, 448 and 128 MiB a layer.
-    assert sum(made.sizes[t] for t in kept) == 866 << 20
-    assert "down" not in {t for op in made.backward for t in op.reads}
-
-
-def test_compiled_layers_keep_what_products_read():
-    """Norms and rotations are not written twice."""
-    made, training = layer("llama3-8b", 1024, seq=1024, compiled=True)
-    kept = kept_tensors(made, "none", training)
-    assert {"n1", "n2", "act", "q.turned", "k.turned.wide"} <= kept
-    assert [op.name for op in repeated_ops(made, kept, training)] == ["h"]
-
-
 def test_parts_of_several_sequences_are_copied():
     """A message over the second dimension holds its whole twice, but for asynchronous ranks."""
     for more, rows, copied in (({}, 2, True), ({}, 1, False), ({"async_tensor": True}, 2, False)):
@@ -108,19 +91,6 @@ def test_parts_of_several_sequences_are_copied():
         gather = next(op for op in made.forward if op.name == "n1.whole")
         assert gather.writes.get("n1.whole.copy", 0) == copied * 2 * rows * 1024 * 4096
         assert "n1.whole.copy" not in kept_tensors(made, "none", training)
-
-
-def test_a_checkpoint_runs_all_that_it_does_not_keep():
-    """Eager up to the last op that is needed; compiled what is needed alone."""
-    for compiled in (False, True):
-        training = Training(seq=1024, compiled=compiled)
-        model = get_architecture("llama3-8b")
-        made = LayerWriter(model, Degrees(tensor=8), training, 1024, FABRIC).layer(False)
-        kept = kept_tensors(made, "keep=o.part+mixed", training)
-        again = [op.name for op in repeated_ops(made, kept, training)]
-        assert ("o" in again) == (not compiled)
-        assert "mixed" not in again
-        assert "down" not in again
 
 
 def test_one_head_of_keys_is_expanded_in_a_view():

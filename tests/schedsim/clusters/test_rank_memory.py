@@ -1,5 +1,7 @@
 """Memory of a rank, against ZeRO's formulas and published peaks."""
 
+from dataclasses import replace
+
 import pytest
 
 from schedsim.clusters import (
@@ -148,3 +150,13 @@ def test_more_recomputation_needs_less():
     ]
     assert peaks == sorted(peaks, reverse=True)
     assert len(set(peaks)) == 4
+
+
+def test_wide_norms_keep_what_pytorch_keeps():
+    """In use by four layers of Llama 2 7B, eager, on the dry CUDA device: the last norm counts."""
+    four = replace(get_architecture("llama2-7b"), num_layers=4)
+    training = Training(
+        seq=2048, batch=8, recompute="full", wide_norm=True, wide_logits=True, held_logits=True
+    )
+    found = rank_memory(four, Degrees(fsdp=8), training, FABRIC)
+    assert found.peak_bytes == pytest.approx(12006604288, rel=0.003)
