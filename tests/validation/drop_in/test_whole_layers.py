@@ -105,6 +105,10 @@ def test_under_autocast_the_step_is_the_plain_one_and_a_line_says_so(made):
         return run
 
     x = torch.randn(6, 4, 16)
+    try:
+        cast(copy.deepcopy(plain))(x)
+    except RuntimeError as error:  # a CPU without such products
+        pytest.skip(f"PyTorch has no recurrent layer in bfloat16 here: {error}"[:100])
     with pytest.warns(PlainStepWarning, match="recurrent layer under autocast"):
         found = left_by(cast(compiled), model, x)
     assert all(map(torch.equal, found, left_by(cast(plain), plain, x)))
