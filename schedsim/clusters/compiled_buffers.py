@@ -57,8 +57,10 @@ def hand_over(
     -----
     O(n) for n requests, times the runs that a block waits for.
     """
-    items, events = requests.items.tolist(), requests.events.tolist()
-    sizes, names = requests.item_bytes.tolist(), requests.item_names
+    items: list[int] = requests.items.tolist()
+    events: list[int] = requests.events.tolist()
+    sizes: list[int] = requests.item_bytes.tolist()
+    names = requests.item_names
     at: defaultdict[int, list[int]] = defaultdict(list)  # event -> places of its requests
     for place, event in enumerate(events):
         at[event].append(place)
