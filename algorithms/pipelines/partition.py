@@ -95,6 +95,7 @@ class Partitions:
     ) -> None:
         self.pipeline, self.order, self.fronts = pipeline, order, fronts
         self.mix = mix
+        self._bounds: dict[tuple[int, int, int, int], float] = {}
         chain = pipeline.chain
         self.sizes = chain.activation_bytes().tolist()
         plain = [layer.forward_s + layer.backward_s for layer in chain.stages]
@@ -190,14 +191,14 @@ class Partitions:
 
     def cost_below(self, budget_bytes: int, most: float) -> StageCost:
         """The `bound` of a stage; infinite where it is `most` even without any recomputation."""
-        known: dict[tuple[int, int, int], float] = {}
 
         def cost(v: int, lo: int, hi: int) -> float:
             if self.plain_cost(v, lo, hi) >= most:
                 return math.inf
-            if (v, lo, hi) not in known:
-                known[v, lo, hi] = self.bound(v, lo, hi, budget_bytes)
-            return known[v, lo, hi]
+            at = v, lo, hi, budget_bytes
+            if at not in self._bounds:
+                self._bounds[at] = self.bound(*at)
+            return self._bounds[at]
 
         return cost
 

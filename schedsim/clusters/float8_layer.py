@@ -98,16 +98,7 @@ class Float8LayerWriter(LayerWriter):
             tape.emit(RankOp(f"{made}'", (*parts, given, "W"), {d: size}, moved_bytes=moved))
             tape.give(given, d)
 
-        tape.run(
-            RankOp(
-                made,
-                (given, "W"),
-                dict.fromkeys(parts, size // 2),
-                moved_bytes=2 * size,
-                element_bytes=LOW,
-            ),
-            undo,
-        )
+        tape.run(_casting(made, (given, "W"), dict.fromkeys(parts, size // 2), 2 * size), undo)
         self._wide[made], self._source[made] = size, given
         return made
 
@@ -154,8 +145,7 @@ class Float8LayerWriter(LayerWriter):
         def undo() -> None:
             d, low = tape.new_gradient(given), f"d.{made}.low"
             reads, seconds = (tape.gradient(made),), self._seconds(whole // 2)
-            writes = {low: part // 2}
-            tape.emit(RankOp(f"cast {low}", reads, writes, moved_bytes=2 * part, element_bytes=LOW))
+            tape.emit(_casting(f"cast {low}", reads, {low: part // 2}, 2 * part))
             writes = self._between(f"{made}'", whole // 2) | {d: whole // 2}
             tape.emit(
                 RankOp(f"{made}'", (low,), writes, stream="tensor", link_s=seconds, kind="gather")
@@ -179,10 +169,7 @@ class Float8LayerWriter(LayerWriter):
             self._emit_input(given, made)
             turned, size = f"{given}.turned.{made}", self._wide[given] // 2
             source = (self._source[given],)
-            turn = RankOp(
-                f"turn {turned}", source, {turned: size}, moved_bytes=3 * size, element_bytes=LOW
-            )
-            tape.emit(turn)
+            tape.emit(_casting(f"turn {turned}", source, {turned: size}, 3 * size))
             self._emit_weight(made, turned)
 
         self._run_product(given, made, (inner, outer), undo)
@@ -194,8 +181,7 @@ class Float8LayerWriter(LayerWriter):
         for one in ("gate", "up"):
             self._run_product(given, one, (hidden, width), nothing)
         size = tape.sizes["gate"]
-        moved, low = 5 * size // 2, {"act": size // 2}
-        tape.run(RankOp("act", ("gate", "up"), low, moved_bytes=moved, element_bytes=LOW), nothing)
+        tape.run(_casting("act", ("gate", "up"), {"act": size // 2}, 5 * size // 2), nothing)
         self._wide["act"], self._source["act"] = size, "act"
 
         def undo() -> None:
@@ -203,15 +189,13 @@ class Float8LayerWriter(LayerWriter):
             self._emit_input("act", "down")
             made = ("act.turned", "d.gate.low", "d.gate.turned", "d.up.low", "d.up.turned")
             reads, writes = (tape.gradient("act"), "gate", "up"), dict.fromkeys(made, size // 2)
-            moved = 11 * size // 2
-            tape.emit(RankOp("act'", reads, writes, moved_bytes=moved, element_bytes=LOW))
+            tape.emit(_casting("act'", reads, writes, 11 * size // 2))
             self._emit_input(given, "up")
             self._emit_input(given, "gate")
             d, turned = tape.gradient("down"), self._wide[given] // 2
             writes = {"d.down.turned": turned, "n2.turned": turned}
             both = (d, self._source[given])
-            moved = 6 * turned
-            tape.emit(RankOp("turn down", both, writes, moved_bytes=moved, element_bytes=LOW))
+            tape.emit(_casting("turn down", both, writes, 6 * turned))
             for one, other in (("down", "act"), ("up", "n2"), ("gate", "n2")):
                 self._emit_weight(one, f"{other}.turned")
 
@@ -237,9 +221,7 @@ class Float8LayerWriter(LayerWriter):
             size = tape.sizes[given]
             self._wide[given], self._source[given] = size, given
             low = {f"{given}.low": size // 2}
-            moved = 5 * size // 2
-            cast = RankOp(f"{given}.low", (given,), low, moved_bytes=moved, element_bytes=LOW)
-            tape.run(cast, nothing)
+            tape.run(_casting(f"{given}.low", (given,), low, 5 * size // 2), nothing)
         low_name = next(
             one for one in (f"{given}.{made}", f"{given}.low", given) if one in tape.sizes
         )
@@ -269,9 +251,7 @@ class Float8LayerWriter(LayerWriter):
             writes[f"d.{made}.turned"] = size
         if writes:
             moved = (len(writes) + 4) * size
-            self.tape.emit(
-                RankOp(f"cast d.{made}", (d,), writes, moved_bytes=moved, element_bytes=LOW)
-            )
+            self.tape.emit(_casting(f"cast d.{made}", (d,), writes, moved))
 
     def _emit_input(self, given: str, made: str) -> None:
         """The gradient of a product's input, beside a turned copy of its weight."""
@@ -308,3 +288,8 @@ class Float8LayerWriter(LayerWriter):
                 kind="product",
             )
         )
+
+
+def _casting(name: str, reads: tuple[str, ...], writes: dict[str, int], moved: int) -> RankOp:
+    """A pointwise kernel that writes numbers of 8 bits; `moved` is its memory traffic in bytes."""
+    return RankOp(name, reads, writes, moved_bytes=moved, element_bytes=LOW)

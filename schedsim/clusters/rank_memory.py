@@ -10,7 +10,6 @@ import numpy as np
 from ..allocators import Requests, play
 from ..allocators.requests import requests_of
 from ..pipelines.orders import Action, make_order
-from ..simulation.simulator import simulate
 from ..workloads.architecture import Architecture
 from .compiled_buffers import hand_over
 from .degrees import Degrees
@@ -134,22 +133,6 @@ def representative_micro_batches(degrees: Degrees, training: Training) -> int:
     return degrees.pipeline + 2 if degrees.pipeline > 1 else 3
 
 
-def issue_simulation(
-    model: Architecture,
-    degrees: Degrees,
-    training: Training,
-    fabric: Fabric,
-    rank: int,
-    most: int | None = None,
-) -> Simulation:
-    """The step of a rank in the order in which its host issues ops, as the allocator sees it.
-
-    By default the simulation stops after `representative_micro_batches`; `most` takes their place.
-    """
-    step = issue_step(model, degrees, training, fabric, rank, most)
-    return simulate(step.graph, step.schedule)
-
-
 def issue_step(
     model: Architecture,
     degrees: Degrees,
@@ -158,7 +141,10 @@ def issue_step(
     rank: int,
     most: int | None = None,
 ) -> RankStep:
-    """What `issue_simulation` simulates."""
+    """The step of a rank in the order in which its host issues ops, as the allocator sees it.
+
+    By default the step stops after `representative_micro_batches`; `most` takes their place.
+    """
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
     if most is None:
         most = representative_micro_batches(degrees, training)
@@ -178,7 +164,7 @@ def first_micro_batch_bytes(
     """
     stages = split_stages(model, degrees, training)
     state = lasting_bytes(model, degrees, training, stages)
-    simulation = issue_simulation(model, degrees, training, fabric, 0, most=1)
+    simulation = issue_step(model, degrees, training, fabric, 0, most=1).simulated()
     return state.total + _LIBRARY_BYTES + simulation.peak_bytes
 
 
@@ -194,7 +180,7 @@ def rank_memory(
     stages = rank_stages(split_stages(model, degrees, training), degrees, rank)
     state = lasting_bytes(model, degrees, training, stages)
     step = issue_step(model, degrees, training, fabric, rank)
-    simulation = simulate(step.graph, step.schedule)
+    simulation = step.simulated()
     one = requests_of(simulation)
     if training.compiled:
         one = hand_over(one, step.layer_codes, step.layer_ops, always=training.handed_always)

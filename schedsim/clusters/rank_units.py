@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..dataflow.graph import Graph, Op
+from ..simulation.result import Simulation
 from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
@@ -56,6 +58,10 @@ class UnitWriter:
     def schedule(self) -> Schedule:
         """The runs, in order."""
         return Schedule([op.name for op in self.ops], self.runs)
+
+    def simulated(self) -> Simulation:
+        """The ops that were written, simulated in order."""
+        return simulate(self.graph, self.schedule)
 
     @property
     def _gathers(self) -> bool:

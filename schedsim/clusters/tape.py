@@ -30,8 +30,6 @@ class RankOp:
         Seconds of a message; its op has no flops.
     workspace_bytes
         Bytes that live only while the op runs.
-    pointwise
-        Whether a compiler fuses it with its neighbours.
     kind
         ``product``, ``attention``, ``core`` (attention's work per pair of tokens), ``pointwise``,
         ``complex`` (pointwise, in numbers that no compiler fuses), ``scatter`` or ``gather``;

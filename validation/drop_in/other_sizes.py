@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from schedsim.plans.plan import Plan
@@ -52,25 +53,22 @@ class OtherSizes:
 
     def fitting(self, key: Key, binding: Binding) -> int | None:
         """The quickest known schedule with which a call of these sizes stays within the budget."""
-        part = self._known.parts[key[0]]
-        return next(
-            (
-                number
-                for number in part.quickest_first()
-                if number not in part.trust.refused
-                and self._fits(key, binding, part.cost(number, binding))
-            ),
-            None,
-        )
+        quickest = self._known.parts[key[0]].quickest_first()
+        return next(self._fitting(key, binding, quickest), None)
 
     def _has_fitting(self, key: Key, binding: Binding) -> bool:
         """Whether `fitting` finds one: the slowest, which mostly take least, are tried first."""
+        slowest = reversed(self._known.parts[key[0]].quickest_first())
+        return any(True for _ in self._fitting(key, binding, slowest))
+
+    def _fitting(self, key: Key, binding: Binding, numbers: Iterable[int]) -> Iterator[int]:
+        """Those of the schedules `numbers` with which a call stays within the budget."""
         part = self._known.parts[key[0]]
-        return any(
-            number not in part.trust.refused
-            and self._fits(key, binding, part.cost(number, binding))
-            for number in reversed(part.quickest_first())
-        )
+        for number in numbers:
+            if number in part.trust.refused:
+                continue
+            if self._fits(key, binding, part.cost(number, binding)):
+                yield number
 
     def _fits(self, key: Key, binding: Binding, cost: PartCost) -> bool:
         known = self._known

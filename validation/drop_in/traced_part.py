@@ -513,8 +513,8 @@ class TracedPart:
     def backward(self, arguments: list[Any]) -> list[Any]:
         """The gradients of the arguments of `forward`; `arguments` is emptied."""
         with self.session.telling():
-            is_large = self._small is None or int(arguments[0][0]) >= 0
-            part = self if is_large or self._small is None else self._small
+            small = self._small
+            part = self if small is None or int(arguments[0][0]) >= 0 else small
             return part._backward(arguments)
 
     def _backward(self, arguments: list[Any]) -> list[Any]:

@@ -138,12 +138,17 @@ def test_cuts_are_spread_over_the_step_worst_first():
     assert nothing.spread(4) == []
 
 
-def test_cuts_go_where_memory_has_a_price():
-    """On a tight chain the forward's has none; intervals of many lengths prove more there."""
-    ones, twos = [1] * 12, [2] * 12
-    chain = Chain.from_arrays(
+def tight_chain(num_stages):
+    """Equal stages; each backward takes twice as long as its forward."""
+    ones, twos = [1] * num_stages, [2] * num_stages
+    return Chain.from_arrays(
         "tight", 1, forward_s=ones, backward_s=twos, output_bytes=ones, saved_bytes=twos
     )
+
+
+def test_cuts_go_where_memory_has_a_price():
+    """On a tight chain the forward's has none; intervals of many lengths prove more there."""
+    chain = tight_chain(12)
     search = searched(chain.graph, 8)
     search.knapsacks()
     assert search.prices == {}
@@ -161,10 +166,7 @@ def test_cuts_go_where_memory_has_a_price():
 
 def test_cuts_without_a_price_make_room_for_others():
     """A tight chain, cut where the forward has no price and where the backward has one."""
-    ones, twos = [1] * 16, [2] * 16
-    chain = Chain.from_arrays(
-        "tight", 1, forward_s=ones, backward_s=twos, output_bytes=ones, saved_bytes=twos
-    )
+    chain = tight_chain(16)
     search = searched(chain.graph, 8)
     search.knapsacks()
     search.doubling = True

@@ -1,20 +1,11 @@
 """Bytes and flops of a layer, against closed forms."""
 
 import pytest
+from cluster_layers import FABRIC, layer
 
-from schedsim.clusters import Degrees, Training, get_architecture, get_fabric
+from schedsim.clusters import Degrees, Training, get_architecture
 from schedsim.clusters.layer_ops import LayerWriter
 from schedsim.clusters.layer_recompute import kept_tensors, repeated_ops
-
-FABRIC = get_fabric("a100-80gb")
-
-
-def layer(model, tokens, degrees=None, **settings):
-    """A layer of `model`, its last, and its settings."""
-    training = Training(**settings)
-    found = get_architecture(model)
-    writer = LayerWriter(found, degrees or Degrees(), training, tokens, FABRIC)
-    return writer.layer(found.experts is not None), training
 
 
 def held(made, training, policy):

@@ -3,20 +3,11 @@
 from collections import Counter
 
 import pytest
+from cluster_layers import FABRIC, layer
 
-from schedsim.clusters import Degrees, Training, get_architecture, get_fabric
+from schedsim.clusters import Degrees, Training, get_architecture
 from schedsim.clusters.layer_ops import LayerWriter
 from schedsim.clusters.layer_recompute import as_needed, kept_tensors, repeated_ops
-
-FABRIC = get_fabric("a100-80gb")
-
-
-def layer(model, tokens, degrees=None, **settings):
-    """A layer of `model`, its last, and its settings."""
-    training = Training(**settings)
-    found = get_architecture(model)
-    writer = LayerWriter(found, degrees or Degrees(), training, tokens, FABRIC)
-    return writer.layer(found.experts is not None), training
 
 
 def test_what_torchtitan_keeps():

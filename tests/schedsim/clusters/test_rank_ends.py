@@ -3,7 +3,7 @@
 import pytest
 
 from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, rank_memory
-from schedsim.clusters.rank_memory import issue_simulation
+from schedsim.clusters.rank_memory import issue_step
 
 MODEL, FABRIC = get_architecture("llama3-8b"), get_fabric("h100-80gb")
 FULL = 4 * 8192 * 128256
@@ -57,7 +57,7 @@ def test_a_variable_holds_the_logits_of_the_step_before(settings, copies):
             **sizes,
             **settings,
         )
-        step = issue_simulation(MODEL, degrees, training, FABRIC, 0)
+        step = issue_step(MODEL, degrees, training, FABRIC, 0).simulated()
         first = step.run_names.index("embed 0")
         raw = 2 * 1024 * 128256
         for run, name in ((first, "L before"), (step.num_runs - 1, f"L raw {micro_batches - 1}")):
@@ -69,7 +69,7 @@ def test_a_pipeline_sums_the_whole_gradient_of_a_split_embedding():
     """On the rank that embeds, until the last backward; each rank reduces its part of it."""
     degrees = Degrees(fsdp=2, tensor=4, pipeline=2)
     training = Training(seq=4096, batch=2, recompute="full")
-    step = issue_simulation(MODEL, degrees, training, FABRIC, 0)
+    step = issue_step(MODEL, degrees, training, FABRIC, 0).simulated()
     sizes = {t.name: t.size_bytes for t in step.live_tensors(step.run_names.index("embed' 1"))}
     whole = MODEL.vocab * MODEL.hidden
     assert sizes["G sum embedding 0"] == 4 * whole
@@ -84,6 +84,6 @@ def test_the_backward_of_an_embedding_sums_in_single_precision():
     """By tens of tokens of one word, and by words; few tokens have a kernel without."""
     for seq, parts in ((2048, 0), (8192, 820 + 8192)):
         training = Training(seq=seq, recompute="full")
-        step = issue_simulation(MODEL, Degrees(fsdp=64), training, FABRIC, 0)
+        step = issue_step(MODEL, Degrees(fsdp=64), training, FABRIC, 0).simulated()
         workspace = step._workspace[step.run_names.index("embed' 0")]
         assert workspace == 4 * parts * MODEL.hidden

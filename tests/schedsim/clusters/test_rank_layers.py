@@ -8,7 +8,7 @@ import pytest
 import schedsim
 from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, step_time
 from schedsim.clusters.kept_names import without_host
-from schedsim.clusters.rank_memory import issue_simulation, rank_memory
+from schedsim.clusters.rank_memory import issue_step, rank_memory
 from schedsim.errors import SchedsimError
 
 MODEL = get_architecture("llama3.2-1b")
@@ -24,7 +24,7 @@ def test_each_offloaded_layer_keeps_nothing_on_the_device(policy, compiled):
     short, long = replace(MODEL, num_layers=6), replace(MODEL, num_layers=10)
 
     def alive(model):
-        found = issue_simulation(model, Degrees(fsdp=8), training, FABRIC, 0)
+        found = issue_step(model, Degrees(fsdp=8), training, FABRIC, 0).simulated()
         run = found.run_names.index("logits 0")
         tensors = found.live_tensors(run)
         return sum(one.size_bytes for one in tensors if one.name.startswith("A "))

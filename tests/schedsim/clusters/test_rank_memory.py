@@ -15,7 +15,7 @@ from schedsim.clusters import (
 )
 from schedsim.clusters.rank_memory import (
     first_micro_batch_bytes,
-    issue_simulation,
+    issue_step,
     lasting_bytes,
     rank_actions,
     representative_micro_batches,
@@ -103,7 +103,7 @@ def test_a_part_of_the_micro_batches_shows_the_peak(schedule):
     )
     for rank in (0, 1):
         part, every = (
-            issue_simulation(TINY, degrees, training, FABRIC, rank, most=most).peak_bytes
+            issue_step(TINY, degrees, training, FABRIC, rank, most=most).simulated().peak_bytes
             for most in (None, 0)
         )
         assert part == every
