@@ -89,6 +89,22 @@ class ProgramBuilder:
         )
         return len(program.values) - 1
 
+    def _see_view(self, fake: torch.Tensor, target: Any, position: int, args: Any) -> None:
+        """Take a view to be in its argument's storage, by the op's schema.
+
+        A pass of torch that replaces a node (numbers of a model become tensors where sizes are
+        dynamic) leaves views of it with the storage of the node that is gone.
+        """
+        schema = schema_of(target)
+        alias = schema.returns[position].alias_info if position < len(schema.returns) else None
+        if alias is None or alias.is_write or storage_key(fake) in self.by_key:
+            return
+        for argument, given in zip(schema.arguments, args, strict=False):
+            source = argument.alias_info
+            if isinstance(given, Ref) and source and source.before_set == alias.before_set:
+                self.by_key[storage_key(fake)] = self.program.values[given.value].storage
+                return
+
     def _size(self, size: Any) -> Any:
         """An ``int``, or a formula if the trace left the size open."""
         if not private.is_symbolic(size):
@@ -208,6 +224,8 @@ class ProgramBuilder:
                 call.outputs.append(-1)
                 became.append(None)
             elif isinstance(fake, torch.Tensor):
+                if is_op:
+                    self._see_view(fake, target, position, args)
                 value = self._value(fake, "computed", index, position)
                 call.outputs.append(value)
                 became.append(Ref(value))

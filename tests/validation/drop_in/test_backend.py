@@ -108,6 +108,41 @@ def test_a_mode_of_inductor_is_refused_in_a_line():
     assert "budget" in str(error.value)
 
 
+class Scaled(torch.nn.Module):
+    """Layers that share a table, which a number of the model scales."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8) for _ in range(2)])
+        self.scale = 0.5
+
+    def forward(self, x):
+        places = torch.arange(x.shape[1])[:, None] * torch.ones(8)
+        turn = (places.cos()[None] * self.scale).to(x.dtype)
+        for layer in self.layers:
+            x = torch.tanh(layer(x) * turn.unsqueeze(1)[:, 0])
+        return x
+
+
+def test_a_number_of_the_model_that_torch_makes_a_tensor():
+    """With dynamic sizes it is one, and views of what it scales were taken for new tensors."""
+    plain = Scaled()
+    model = copy.deepcopy(plain)
+    options = {"budget": "100%"}
+    compiled = torch.compile(model, backend="schedsim", options=options, dynamic=True)
+    for length, scale in ((16, 0.5), (16, 0.5), (24, 0.25)):
+        plain.scale = model.scale = scale
+        x = torch.randn(2, length, 8)
+        for call, owner in ((plain, plain), (compiled, model)):
+            owner.zero_grad()
+            call(x).square().sum().backward()
+        assert all(
+            torch.equal(one.grad, other.grad)
+            for one, other in zip(plain.parameters(), model.parameters(), strict=True)
+        )
+    assert session_of(options).parts
+
+
 class Looped(torch.nn.Module):
     """A model whose own function Dynamo gives up: the graph breaks within a loop."""
 
