@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import earlier_torch  # noqa: F401
 import torch
 import torch.distributed as dist
 from decoders import SIZES, Adapted, Decoder, Sizes, adapted
@@ -36,7 +37,7 @@ def built(row: dict[str, Any]) -> Decoder:
         return _alone(row, sizes)
     dist.init_process_group("fake", rank=0, world_size=row["gpus"], store=FakeStore())
     with torch.device("meta"):
-        model = Decoder(sizes, row["seq"])
+        model = Decoder(replace(sizes, stepwise=row["held_logits"]), row["seq"])
     if row["float8"]:
         in_float8(model)
     sizes_of_mesh = (row["gpus"] // row["tensor"], row["tensor"])
@@ -118,10 +119,13 @@ def train(model: Decoder, row: dict[str, Any]) -> dict[str, int]:
         optimizers = _in_backward(trained)
     loss = torch.compile(loss_of) if row["compiled_loss"] else loss_of
     shape = (row["batch"], row["seq"])
+    held: list[Tensor] = []
     for _ in range(NUM_STEPS):
         torch.cuda.reset_peak_memory_stats()
         if row["tensor"] > 1:
             run_step(model, shape, row["tensor"])
+        elif row["held_logits"]:
+            _held_step(model, shape, held)
         else:
             _run_step(model, row, loss)
         if not alone:
@@ -145,6 +149,16 @@ def _run_step(
     total = sum(loss(one, target) for one, target in zip(logits, targets, strict=True))
     del logits
     (total / labels.numel()).backward()
+
+
+def _held_step(model: Decoder, shape: tuple[int, int], held: list[Tensor]) -> None:
+    """Logits in single precision, which `held` keeps until the next forward has made its own.
+
+    So the variable of torchtitan's loop did in March 2024.
+    """
+    tokens, labels = (torch.zeros(shape, dtype=torch.long, device="cuda") for _ in range(2))
+    held[:] = [model(tokens)[0].float()]
+    functional.cross_entropy(held[0].flatten(0, 1), labels.flatten()).backward()
 
 
 def _in_backward(trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:

@@ -32,6 +32,8 @@ class Sizes:
     real
         Whether rotary positions and norms are computed in single precision step by step (as
         torchtune does), or by complex numbers and torch's own norm (as torchtitan does).
+    stepwise
+        Whether norms are computed in single precision step by step (torchtitan in March 2024).
     """
 
     layers: int
@@ -44,6 +46,7 @@ class Sizes:
     rank: int = 0
     few: bool = False
     real: bool = False
+    stepwise: bool = False
 
     @property
     def more_rank(self) -> int:
@@ -60,6 +63,7 @@ SIZES = {
     "llama3-8b": Sizes(32, 4096, 32, 8, 14336),
     "llama3-70b": Sizes(80, 8192, 64, 8, 28672),
     "llama3-405b": Sizes(126, 16384, 128, 8, 53248),
+    "llama2-7b": Sizes(32, 4096, 32, 32, 11008, vocab=32000),
     "llama3.2-3b": Sizes(28, 3072, 24, 8, 8192, tied=True),
 }
 
@@ -104,7 +108,9 @@ class StepwiseNorm(nn.Module):
 
 def norm(sizes: Sizes) -> nn.Module:
     """Over the hidden axis."""
-    return StepwiseNorm(sizes.hidden) if sizes.real else nn.RMSNorm(sizes.hidden, eps=1e-5)
+    if sizes.real or sizes.stepwise:
+        return StepwiseNorm(sizes.hidden)
+    return nn.RMSNorm(sizes.hidden, eps=1e-5)
 
 
 def turned(x: Tensor, turn: Tensor) -> Tensor:

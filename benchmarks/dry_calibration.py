@@ -4,9 +4,9 @@
     python benchmarks/dry_calibration.py --python ENV/bin/python --only "8 GPUs, eager"
 
 ENV holds torch's CUDA build (docs/dry-cuda.md), and torchao for rows with float8. A row that names
-an older torch is run with that one, where a second ``--python`` has it (torch 2.6.0, torchao 0.8.0,
-numpy, scipy, numba, highspy, networkx, click, rich and joblib). The models are
-our own (``decoders.py``), from published sizes; settings are those of each source. A row
+an older torch is run with that one, where a further ``--python`` has it (torch 2.6.0 with torchao
+0.8.0, 2.5.0 or 2.4.0; numpy, scipy, numba, highspy, networkx, click, rich and joblib). The models
+are our own (``decoders.py``), from published sizes; settings are those of each source. A row
 is run by ``calibration_step.py`` in a process of its own, one rank of a fake process group where
 there are several GPUs. A compiled row is run until Inductor finds every graph in its cache, as
 what it compiles in the first step changes where the allocator's segments are cut. A row that was
@@ -33,6 +33,7 @@ PAGE = HERE / "results" / "dry-calibration.md"
 TITAN = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
 TRAINY = "torchtitan, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
 LOSS = "torchtitan, pull request 996"
+SHARDED = "torchtitan, pull request 165"
 TUNE = "torchtune, README, optimization flags"
 TUNE_8B = "torchtune, README, memory and training speed"
 
@@ -59,6 +60,9 @@ class Row:
         Rank of adapters (0: the weights are trained), and whether only query and value have them.
     offload
         Whether what is kept waits in host memory.
+    held_logits
+        Whether the loop holds logits in single precision until the next forward has made its own,
+        and norms convert their input (torchtitan in March 2024).
     conf
         Settings of the allocator, as ``PYTORCH_ALLOC_CONF`` takes them.
     with_torch
@@ -85,6 +89,7 @@ class Row:
     few_adapters: bool = False
     in_backward: bool = False
     offload: bool = False
+    held_logits: bool = False
     conf: str = ""
     device: str = "h100-80gb"
     with_torch: str = "2.15"
@@ -107,6 +112,7 @@ _COMPILED = {"compiled": True}
 _2025 = {"compiled": True, "compiled_loss": True, "float8": True, "fused": True}
 _PIECES = {"compiled": True, "compiled_loss": True, "pieces": 8}
 _LEAN = {**_PIECES, "keeps": "full"}
+_7B = {"model": "llama2-7b", "gpus": 8, "batch": 8, "seq": 2048, "held_logits": True}
 _8B = {"model": "llama3-8b", "fused": True, "rank": 8, "few_adapters": True, **_PIECES}
 ROWS_ASKED = (
     Row("8 GPUs, eager", TITAN, 82.4, "reserved", "llama3-8b", 8),
@@ -167,6 +173,10 @@ ROWS_ASKED = (
         pieces=8,
         conf=_GROWING,
     ),
+    Row("7B, eager, in use", SHARDED, 22.73, "active", keeps="full", with_torch="2.4", **_7B),
+    Row("7B, eager", SHARDED, 31.02, "reserved", keeps="full", with_torch="2.4", **_7B),
+    Row("7B, eager, selective, in use", SHARDED, 49.54, "active", with_torch="2.5", **_7B),
+    Row("7B, eager, selective", SHARDED, 59.41, "reserved", with_torch="2.5", **_7B),
     _tuned("3B, packed", 60.0),
     _tuned("3B, and compile", 51.0, **_COMPILED),
     _tuned("3B, and cross entropy in chunks", 42.9, **_PIECES),

@@ -189,7 +189,7 @@ def rank_memory(
     if training.state == "fsdp2":
         shares = UnitShares(model, degrees, training, fabric, stages)
     allocation = play(
-        _requests(one, state, shares),
+        _requests(one, state, shares, _allocating(training)),
         "cuda-caching",
         expandable_segments=training.expandable,
     )
@@ -234,16 +234,22 @@ def _host_bytes(simulation: Simulation) -> int:
     return most
 
 
-_STREAMS = {"AG": 1, "SG": 2}
-"""First word of a tensor's name -> the stream that allocates it; by default the compute stream."""
+def _allocating(training: Training) -> dict[str, int]:
+    """First word of a tensor's name -> the stream that allocates it, but for that of compute, 0."""
+    streams = {"AG": 1, "SG": 2}
+    if training.packed_apart:
+        streams["RS"] = streams["SG"]
+    return streams
 
 
-def _requests(one: Requests, state: LastingBytes, shares: UnitShares | None) -> Requests:
+def _requests(
+    one: Requests, state: LastingBytes, shares: UnitShares | None, allocating: dict[str, int]
+) -> Requests:
     """Two steps as the allocator sees them; moments come at the end of the first."""
     if shares is not None:
         one = tensor_by_tensor(one, shares)
     kept_shares = [1] if shares is None else shares.of_state()
-    streams = np.array([_STREAMS.get(name.partition(" ")[0], 0) for name in one.item_names])
+    streams = np.array([allocating.get(name.partition(" ")[0], 0) for name in one.item_names])
     first = one.item_bytes.size
     parameters = in_shares(state.parameters, kept_shares)
     before = [*parameters, state.gradients, state.messages, _LIBRARY_BYTES]

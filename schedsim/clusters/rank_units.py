@@ -240,7 +240,8 @@ class UnitWriter:
             )
         )
         self._sharded[unit] = made
-        self._packed.append(buffer)
+        if not self.training.packed_apart:
+            self._packed.append(buffer)
 
     def _release(self) -> None:
         """Free the last packed buffer, which is held until the next one is needed."""

@@ -88,6 +88,9 @@ class Training:
     handed_always
         Whether compiled code hands the block of a tensor on to a later one of its size even where
         its peak rises, because the block waits (PyTorch of 2024).
+    packed_apart
+        Whether packed gradients lie in memory of the stream that reduces them, and are freed with
+        it (PyTorch up to 2.4). Otherwise they lie beside activations, until others are packed.
     """
 
     seq: int = 8192
@@ -114,6 +117,7 @@ class Training:
     held_messages: bool = False
     held_logits: bool = False
     handed_always: bool = False
+    packed_apart: bool = False
 
     def micro_batches(self, degrees: Degrees) -> int:
         """How many micro-batches the step has."""
@@ -241,6 +245,7 @@ class Training:
             ),
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
             (self.handed_always, self.compiled, "handed_always", "it is of compiled layers"),
+            (self.packed_apart, sharded, "packed_apart", "it is of fsdp2"),
             (
                 self.held_messages,
                 sharded and not alone,

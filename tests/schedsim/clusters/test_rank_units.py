@@ -58,3 +58,11 @@ def test_copies_of_a_group_reduce_over_both():
     }
     assert two["reduce 3 0"] > one["reduce 3 0"]
     assert two["gather W 3 0"] == one["gather W 3 0"]
+
+
+def test_packed_gradients_are_held_for_the_next_or_freed_with_their_reduction():
+    """In PyTorch up to 2.4 nothing waits with the buffer."""
+    for apart in (False, True):
+        step = written(Degrees(fsdp=8), Training(seq=512, packed_apart=apart))
+        last = {read: op.name for op in step.ops for read in op.reads if read.startswith("RS ")}
+        assert last["RS 3 0"] == ("reduce 3 0" if apart else "free RS 3 0")
