@@ -38,6 +38,8 @@ _LOOK_CUTS, _DOUBLING_WORTH, _PRICED, _LOOK_SHARE = 6, 0.001, 0.02, 0.25
 # The share of what is left that an MILP of several cuts may take: one that takes longer is not
 # followed by an easier one.
 _WHOLE_SHARE = 0.8
+# The work of the largest program of all cuts at once: its first node.
+_MOST_AT_ONCE = 1.0
 # Cuts are spread over ops where what must be evicted costs that share of the most, and more widely
 # where prices are known.
 _PROMISING, _WIDELY = 0.15, 0.02
@@ -394,11 +396,13 @@ class CutSearch:
     def _choose_promising(self, chosen: list[int]) -> None:
         """Add all cuts at which something must be evicted, if their MILP is not too expensive.
 
-        On small graphs they prove more than a few, and no more work is left than for them.
+        On small graphs they prove more than a few. Beyond these the solver would be at work for
+        long after an interrupt, or after the last second.
         """
         every = list(chosen)
         self.choose(every, self.spread(_MOST_CUTS, share=_WIDELY))
-        if self._may(milp_work(int(self._likely_nonzeros(every))) / _WHOLE_SHARE):
+        work = milp_work(int(self._likely_nonzeros(every)))
+        if work <= _MOST_AT_ONCE and self._may(work / _WHOLE_SHARE):
             chosen[:] = every
 
     def choose(self, chosen: list[int], ops: list[int]) -> None:

@@ -150,7 +150,7 @@ def test_work_follows_the_iterations_of_the_solver():
     """A unit is what a core does in about a second: 2,500 iterations, with cuts and heuristics.
 
     Programs of three cuts of four families, of some 3,000 non-zeros. The first node alone used to
-    be counted as a fifth of what it takes.
+    be counted as a third of what it takes, or less.
     """
     iterations, effort = 0, Effort(50.0)
     for family, share, apart in (
