@@ -35,6 +35,11 @@ _WORTH, _RELAXED_SHARE = 0.003, 0.5
 # much more; and none at ops whose memory has a price of less than that share of the largest. Where
 # it is large, it may take that share of the relaxations' work.
 _LOOK_CUTS, _DOUBLING_WORTH, _PRICED, _LOOK_SHARE = 6, 0.001, 0.02, 0.25
+# The share of what is left that an MILP of several cuts may take: one that takes longer is not
+# followed by an easier one.
+_WHOLE_SHARE = 0.8
+# The work of the largest program of all cuts at once: its first node.
+_MOST_AT_ONCE = 1.0
 # Cuts are spread over ops where what must be evicted costs that share of the most, and more widely
 # where prices are known.
 _PROMISING, _WIDELY = 0.15, 0.02
@@ -370,6 +375,8 @@ class CutSearch:
                 self.choose(chosen, [op - 1, op] if repeated else [op])
                 if op in chosen and op - 1 in chosen:
                     beside.update((op, again) for again in repeated)
+            if before == (len(chosen), len(beside)):
+                self._choose_promising(chosen)
             while spread and before == (len(chosen), len(beside)):
                 self.choose(chosen, [spread.pop(0)])
             if before == (len(chosen), len(beside)):
@@ -379,12 +386,24 @@ class CutSearch:
                 return
             answer = self.solve(
                 [self.cut(op) for op in chosen],
-                0.8,  # an MILP that takes longer is not followed by an easier one
+                _WHOLE_SHARE,
                 integral=True,
                 beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
             )
             if answer is None:
                 return
+
+    def _choose_promising(self, chosen: list[int]) -> None:
+        """Add all cuts at which something must be evicted, if their MILP is not too expensive.
+
+        On small graphs they prove more than a few. Beyond these the solver would be at work for
+        long after an interrupt, or after the last second.
+        """
+        every = list(chosen)
+        self.choose(every, self.spread(_MOST_CUTS, share=_WIDELY))
+        work = milp_work(int(self._likely_nonzeros(every)))
+        if work <= _MOST_AT_ONCE and self._may(work / _WHOLE_SHARE):
+            chosen[:] = every
 
     def choose(self, chosen: list[int], ops: list[int]) -> None:
         """Add those of `ops` to `chosen` whose place among the others is sure."""

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from schedsim.algorithms.graphs import _cut_search
 from schedsim.algorithms.graphs._cut_search import CutSearch, lazy_runs
 from schedsim.algorithms.graphs._cut_table import CutTable
+from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
 from schedsim import Chain, Graph, Op, Schedule, simulate
 from schedsim.plans.effort import Effort
+from schedsim.workloads._synthetic_network import SyntheticNetwork
 
 
 def peak_of(graph: Graph) -> int:
@@ -291,3 +293,31 @@ def test_a_known_bound_is_no_rule_for_other_cuts():
     search.run()
     assert fixed_order_optimum(chain.graph, 11) == chain.store_all_s + 9
     assert search.extra_s <= 9
+
+
+def small_tree() -> Graph:
+    """A tree that doubles twice and is joined again, as a step of 21 ops."""
+    rng = np.random.default_rng(0)
+    net = SyntheticNetwork(rng)
+    front = [net.op(size=2)]
+    for _ in range(2):
+        front = [
+            net.op(op, size=rng.uniform(0.3, 2), time=rng.uniform(0.3, 2))
+            for op in front
+            for _ in range(2)
+        ]
+    while len(front) > 1:
+        front = [net.op(*front[i : i + 2], size=0.5, time=0.3) for i in range(0, len(front), 2)]
+    return net.training("tree")
+
+
+def test_a_search_that_is_stuck_takes_all_cuts():
+    """Three cuts prove 25.0 % and suggest no other; all eleven prove 29.8 % of at most 41.7 %."""
+    graph = small_tree()
+    least = least_memory_bytes(graph)[0]
+    budget = int(least + 0.3 * (peak_of(graph) - least))
+    search = CutSearch(graph, budget, "fixed", Effort(4.0))
+    search.run()
+    # The schedule that local search finds, which is the optimum.
+    assert 0.29 < search.extra_s / graph.store_all_s < 0.4168
+    assert len(search.proved_at) == 11
