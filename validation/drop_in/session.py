@@ -209,6 +209,12 @@ class Session:
         self.note(line)
         warnings.warn(line, ReplannedWarning, stacklevel=2)
 
+    def refuse_ahead(self, part: TracedPart, wrong: str) -> None:
+        """Say that a schedule that was made for sizes to come is not used."""
+        line = f"a schedule of {part.name} for other sizes is not its step: {wrong}; it never runs"
+        self.note(line)
+        warnings.warn(line, ReplannedWarning, stacklevel=2)
+
     def see(self, model: nn.Module) -> None:
         """Count what `model` holds, in no part of the step too."""
         self._held.see([*model.parameters(), *model.buffers()])

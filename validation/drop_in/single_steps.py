@@ -50,6 +50,8 @@ def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -
         )
     known.plan = plan
     log.info("%s", plan)
+    if binding:
+        part.trust.expect(part.add(plan.schedule), now=True)
     if len(plan.schedule) > part.graph.num_ops:
         _plan_smaller(known, search, record)
     _plan_larger(known, search, record)
@@ -96,7 +98,7 @@ def _plan_smaller(known: KnownSteps, search: ScheduleSearch, record: StepRecord)
         workload = known.workload(record, part, smaller)
         plan = search.search(workload, known.budget_bytes, 0.25)
         if plan.schedule is not None:
-            part.add(plan.schedule)
+            part.trust.expect(part.add(plan.schedule), now=True)
 
 
 def _plan_larger(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> None:
@@ -113,7 +115,7 @@ def _plan_larger(known: KnownSteps, search: ScheduleSearch, record: StepRecord) 
             return
         plan = search.search(known.workload(record, part, larger), budget, 0.25)
         if plan.schedule is not None:
-            part.add(plan.schedule)
+            part.trust.expect(part.add(plan.schedule), now=True)
             return
         # What is not resident grows about as the product of the sizes does.
         least, resident = plan.min_feasible_bytes or 2 * budget, known.resident_bytes

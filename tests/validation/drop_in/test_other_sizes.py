@@ -88,6 +88,25 @@ def test_a_longer_step_measures_nothing(background, monkeypatch):
     same(model, plain, batch(150), budget)
 
 
+def test_a_step_of_a_new_length_compares_nothing():
+    """Its schedule was compared ahead, in a step that planned it; again as the length comes again."""
+    model = Net()
+    most, _ = peak(copy.deepcopy(model), batch(64))
+    budget = int(0.85 * most)
+    plain = planned(model, batch(40), budget, dynamic=True)
+    [trust] = [part.trust for part in session_in(model).parts if part.schedules]
+    num_ahead = trust.num_compared
+    assert num_ahead >= 1
+    step(model, batch(64))
+    assert most_runs(session_in(model)) > 1  # by another schedule than at 40, which keeps all
+    assert trust.num_compared == num_ahead
+    assert trust.num_sizes_uncompared == 1
+    assert "the same code ran at 1 sizes at which it was not" in schedsim.drop_in_report(model)
+    same(model, plain, batch(64), budget)
+    assert trust.num_compared == num_ahead + 1
+    assert trust.num_sizes_uncompared == 0
+
+
 @pytest.mark.slow
 def test_a_share_grows_with_the_longest(monkeypatch):
     """As where the longest comes first, and a longer step waits for no search."""
