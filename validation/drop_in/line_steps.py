@@ -51,7 +51,7 @@ class LineSteps:
             if found is not None:
                 return self._refined(record, line, found, budget)
         assert known.plan is not None
-        raise infeasible_line(line, budget, known.plan)
+        raise infeasible_line(known, line, budget, known.plan)
 
     def _refined(
         self, record: StepRecord, line: OrderedLine, found: LinePlan, budget: int

@@ -426,6 +426,9 @@ class Session:
         if meter is None and is_profiling():  # a later step tells
             if not is_recording():
                 self._say_unmeasured()
+            elif self._turns.is_blocked():
+                for other in list(_sessions):
+                    other._stop_measuring()
             return
         self._turns.looks()
         if meter is not None:

@@ -497,9 +497,7 @@ class TracedPart:
         self._compare_ahead(number, comparison, binding)
         return number
 
-    def _compare_ahead(
-        self, number: int, comparison: ScheduleComparison, binding: Binding
-    ) -> None:
+    def _compare_ahead(self, number: int, comparison: ScheduleComparison, binding: Binding) -> None:
         """Compare schedules that no step needs yet, beside the schedule `number` of this one."""
         trust = self.trust
         if not trust.expects:

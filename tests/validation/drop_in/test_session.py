@@ -223,6 +223,21 @@ def test_no_record_begins_where_it_may_not(monkeypatch):
     schedsim.restore(model)
 
 
+def test_a_step_that_never_ends_keeps_no_other_model_from_its_plan():
+    """As of a loop that failed, and whose frames a debugger holds: another model is measured."""
+    torch.manual_seed(0)
+    x = torch.randn(32, 8)
+    first, second = (nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2))
+    for model in (first, second):
+        schedsim.rematerialize(model, x, 10**9, in_place=True, effort=0.1, check="never")
+    held = first(x)
+    assert session_in(first)._meter is not None
+    for _ in range(12):
+        second(x).square().mean().backward()
+    assert held.grad_fn is not None
+    assert session_in(second).plans.known.records
+
+
 class Scaled(nn.Module):
     """Weights over their norm, which is no part of the gradient: DoRA scales so."""
 
