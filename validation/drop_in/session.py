@@ -37,7 +37,12 @@ from .step_record import NOTHING, Key
 from .traced_part import TracedPart
 
 _FEW = 2**-10
-"""Share of the budget up to which results of earlier steps do not count, as their losses."""
+"""Share of the budget up to which results of earlier steps are a few, as their losses."""
+_ROOM_BYTES = 256
+"""Room for a few results, and for four times as many where they outgrow it, and so on.
+
+They grow from step to step, and no step is to be planned anew for each.
+"""
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -45,6 +50,14 @@ def _if_alive(end: weakref.WeakMethod[Callable[[], bool]]) -> bool:
     """A record that waits for its end keeps no model alive."""
     ended = end()
     return ended is not None and ended()
+
+
+def _room_for(num_bytes: int) -> int:
+    """Bytes that are set aside for `num_bytes`, which may become more."""
+    room = _ROOM_BYTES if num_bytes else 0
+    while room < num_bytes:
+        room *= 4
+    return room
 
 
 class Session:
@@ -336,22 +349,23 @@ class Session:
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
         found = self._held.total_bytes + others + self._kept_by_others(read)
-        stale = self._stale_bytes()
+        stale, few = self._stale_bytes()
         passing = stale if self.plans.known.passes else 0
-        found += stale - passing
+        found += stale - passing + few
         if part.device == "cuda":
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
             requested = requested_bytes(device)
             found = max(found, requested - part.input_bytes(binding) - passing)
         return found, passing
 
-    def _stale_bytes(self) -> int:
-        """Bytes of results of earlier steps that are there, but for a few."""
+    def _stale_bytes(self) -> tuple[int, int]:
+        """Bytes of results of earlier steps that are there; or the room for them, if they are few."""
         if self.is_rehearsing:
             self._earlier.stale = []
-            return 0
-        few = (self.budget_bytes or 0) * _FEW
-        return self._earlier.begin_step(self._given, lambda: self._held.places, few)
+            return 0, 0
+        few = int((self.budget_bytes or 0) * _FEW)
+        found = self._earlier.begin_step(self._given, lambda: self._held.places, few)
+        return (found, 0) if self._earlier.stale else (0, _room_for(found))
 
     def _kept_by_others(self, read: dict[int, int]) -> int:
         """Bytes that open steps of other models keep, as a generator's while its critic runs.

@@ -424,6 +424,28 @@ def test_another_order_is_told_and_planned_anew():
     assert resident + reading.peak_bytes <= session_in(model).peak_bytes <= 300_000
 
 
+class LossInside(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).square().mean()
+
+
+def test_losses_that_a_loop_collects_have_room():
+    """A few bytes more in each step: counted, and not planned for each time."""
+    torch.manual_seed(0)
+    model, x = LossInside(nn.Linear(8, 8), nn.Tanh()), torch.randn(256, 8)
+    schedsim.rematerialize(model, x, 10**9, in_place=True, effort=0.1, check="never")
+    known, losses, seen = session_in(model).plans.known, [], []
+    for _ in range(70):
+        loss = model(x)
+        seen.append(known.resident_bytes)
+        loss.backward()
+        losses.append(loss.detach())
+        model.zero_grad()
+    state = storage_bytes([*model.parameters()])
+    assert all(bytes_ >= state + 4 * k for k, bytes_ in enumerate(seen))
+    assert len(set(seen)) == 3  # without a loss, and with room for 64 and for 256
+
+
 def forward_first(model, x):
     """A forward without a backward, which is gone before the step."""
     return [float(model(x).square().mean()), _trained(model, x)]
