@@ -97,6 +97,7 @@ class Session:
         self._held = HeldState(options)
         self._calls = StepCalls()
         self._forgotten = Forgotten()
+        self._left: list[PartCall] = []  # calls that are held through many steps
         self._earlier = EarlierResults()
         self._turns = RecordTurns()
         self._meter: StepMeter | None = None
@@ -162,6 +163,7 @@ class Session:
     def step_begins(self, inputs: Any) -> None:
         """A forward of the whole model is about to run; the first part will say more."""
         self._handed = bytes_by_place(inputs)
+        self._leave_behind()
         if self.parts and not self._calls.is_open:
             self._may_start = self._end_step()
             if self._may_start and self._turns.is_missing:
@@ -183,6 +185,7 @@ class Session:
         self._held.see(arguments[i] for i in part.fixed_positions)
         index = self.parts.index(part)
         self._is_spoiled |= self._forgotten.free(self._calls)
+        self._leave_behind()
         if not self._calls.is_open:
             self._begin_step(part, arguments, binding)
         self._mark("forward", len(self._calls.rows))
@@ -348,7 +351,7 @@ class Session:
         self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
-        found = self._held.total_bytes + others + self._kept_by_others(read)
+        found = self._held.total_bytes + others + self._kept_by_others(read) + self._left_bytes()
         stale, few = self._stale_bytes()
         passing = stale if self.plans.known.passes else 0
         found += stale - passing + few
@@ -359,7 +362,7 @@ class Session:
         return found, passing
 
     def _stale_bytes(self) -> tuple[int, int]:
-        """Bytes of results of earlier steps that are there; or the room for them, if they are few."""
+        """Bytes of results of earlier steps that are there; or room for them, if they are few."""
         if self.is_rehearsing:
             self._earlier.stale = []
             return 0, 0
@@ -375,10 +378,11 @@ class Session:
         read
             Bytes of the inputs by their place: outputs of other models among them count there.
         """
-        others = [it._calls for it in list(_sessions) if it is not self]
-        made = {place for calls in others for place in calls.made()}
+        others = [it for it in list(_sessions) if it is not self]
+        made = {place for other in others for place in other._calls.made()}
         both = sum(size for place, size in read.items() if place in made)
-        kept = sum(call.kept_bytes for calls in others for call in calls.opened)
+        kept = sum(call.kept_bytes for other in others for call in other._calls.opened)
+        kept += sum(other._left_bytes() for other in others)
         return max(0, kept - both)
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
@@ -394,6 +398,30 @@ class Session:
             self._start_measuring(torch.device(part.device))
             if self._meter is not None:
                 self._meter.begins_early = False
+
+    def _leave_behind(self) -> None:
+        """End a step that is open only because of calls that the loop holds through many steps.
+
+        What they keep counts as resident from then on.
+        """
+        left = [] if self.is_rehearsing else self._calls.left_behind()
+        if not left:
+            return
+        self._stop_measuring()
+        self._left += left
+        others = (call for call in self._calls.rows if not any(call is it for it in left))
+        self._earlier.add(result for call in others for result in call.results)
+        self._calls, self._is_spoiled = StepCalls(), True
+        self._tell(
+            f"what a forward keeps ({format_bytes(self._left_bytes())}) is held through many steps "
+            "without its backward: it counts as resident from now on; del its outputs",
+            ReplannedWarning,
+        )
+
+    def _left_bytes(self) -> int:
+        """Bytes that calls keep which are held through many steps, with what they were given."""
+        self._left = [call for call in self._left if call.is_open]
+        return sum(call.kept_bytes + call.part.input_bytes(call.binding) for call in self._left)
 
     def _end_step(self) -> bool:
         """End the step before; whether a record may start in this one.

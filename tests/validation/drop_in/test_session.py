@@ -424,6 +424,38 @@ def test_another_order_is_told_and_planned_anew():
     assert resident + reading.peak_bytes <= session_in(model).peak_bytes <= 300_000
 
 
+def test_a_graph_that_is_held_across_steps_is_resident():
+    """As of a first look at the outputs, which stay in a global variable: steps end all the same."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(3))
+    )
+    plain, x = copy.deepcopy(model), torch.randn(128, 16)
+    [reading] = AllocatorMeter().read(lambda: _trained(plain, x))
+    resident = storage_bytes([*model.parameters(), x])
+    budget = resident + int(1.8 * reading.peak_bytes)
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, check="never")
+    for _ in range(2):
+        _trained(model, x)
+        model.zero_grad()
+    held = []
+    [look] = AllocatorMeter().read(lambda: held.append(model(x)))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            _trained(model, x)
+            model.zero_grad()
+    session = session_in(model)
+    assert [str(one.message) for one in said if "is held through many steps" in str(one.message)]
+    assert len(session._calls.rows) == 1
+    [reading] = AllocatorMeter().read(lambda: _trained(model, x))
+    kept = sum(call.kept_bytes for call in session._left)
+    assert 0 < kept <= look.peak_bytes
+    assert resident + kept + reading.peak_bytes <= session.peak_bytes <= budget
+    held[0].square().mean().backward()
+    assert session._left_bytes() == 0
+
+
 class LossInside(nn.Sequential):
     def forward(self, x):
         return super().forward(x).square().mean()
