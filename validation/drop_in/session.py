@@ -22,16 +22,17 @@ from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from ..torch_private.profiler_records import is_profiling
 from ..torch_private.storage_refs import weakly
+from .behind_backward import BehindBackward
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
 from .earlier_results import EarlierResults
 from .held_state import HeldState, may_record
 from .output_uses import OutputUse, gone_among, results_of
-from .outside_code import outside_meter
+from .outside_code import OutsideBytes, outside_meter
 from .part_sizes import Binding
 from .record_turns import RecordTurns
 from .step_calls import Forgotten, PartCall, StepCalls
-from .step_meter import StepMeter
+from .step_meter import OVER, StepMeter
 from .step_plans import StepPlans
 from .step_record import NOTHING, Key
 from .traced_part import TracedPart
@@ -95,6 +96,11 @@ class Session:
         self.tracing: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
+        self._behind = BehindBackward(self._held)
+        self._says_behind = False
+        self._behind_bytes = 0  # the peak of the code there, in the step that was measured last
+        # What the step is given that begins, where one does; by its addresses.
+        self._coming: dict[int, int] | None = None
         self._calls = StepCalls()
         self._forgotten = Forgotten()
         self._left: list[PartCall] = []  # calls that are held through many steps
@@ -164,6 +170,7 @@ class Session:
         """A forward of the whole model is about to run; the first part will say more."""
         self._handed = bytes_by_place(inputs)
         self._leave_behind()
+        self._coming = self._handed
         if self.parts and not self._calls.is_open:
             self._may_start = self._end_step()
             if self._may_start and self._turns.is_missing:
@@ -275,7 +282,7 @@ class Session:
                 PlainStepWarning,
             )
         if self._meter is not None:
-            when_backward_ends(lambda: self._mark("backward is over", -1))
+            when_backward_ends(lambda: self._mark(OVER, -1))
 
     def backward_ends(
         self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
@@ -352,6 +359,7 @@ class Session:
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
         found = self._held.total_bytes + others + self._kept_by_others(read) + self._left_bytes()
+        found += self.plans.known.left_bytes
         stale, few = self._stale_bytes()
         passing = stale if self.plans.known.passes else 0
         found += stale - passing + few
@@ -389,8 +397,11 @@ class Session:
         may_start, self._may_start = self._may_start, None
         num_ended = records_ended()
         if may_start is None:
+            fixed = set(part.fixed_positions)
+            self._coming = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
             may_start = self._end_step()
         self.plans.begin(*self._resident_bytes(part, arguments, binding))
+        self._look_behind()
         known = self.plans.known
         wanted = self._turns.is_missing or known.is_longest((self.parts.index(part), 0), binding)
         wanted = wanted or self._turns.looks_at_passing(known.wants_passing)
@@ -398,6 +409,8 @@ class Session:
             self._start_measuring(torch.device(part.device))
             if self._meter is not None:
                 self._meter.begins_early = False
+        if self._meter is not None:
+            self._behind.begin()
 
     def _leave_behind(self) -> None:
         """End a step that is open only because of calls that the loop holds through many steps.
@@ -436,7 +449,7 @@ class Session:
         if not self.is_rehearsing:
             self._earlier.add(result for call in self._calls.rows for result in call.results)
             self._turns.step_ends()
-        self._calls, self._is_spoiled = StepCalls(), False
+        self._calls, self._is_spoiled, self._coming = StepCalls(), False, None
         self._sees_at_end = False  # a backward that failed has not come to its end
         return may_start
 
@@ -540,6 +553,7 @@ class Session:
         if meter.begins_early:
             is_resident = calls.rows[0].part.device == "cuda"
             self._front = meter.front(stretches[0], self._made_before, is_resident=is_resident)
+        self._see_behind(meter, stretches)
         record = meter.record(stretches, calls, self._front, self.plans.known.passing_now)
         if record is None:
             return
@@ -554,6 +568,29 @@ class Session:
                 self.plans.plan_anew()
         met = [(call.key, call.use) for call in calls.rows if call.use is not None]
         self._turns.learn(met, alone=self.plans.learn(record))
+
+    def _see_behind(self, meter: StepMeter, stretches: list[OutsideBytes]) -> None:
+        """Learn from the code behind the last backward of a measured step."""
+        stretch, known = meter.behind(stretches), self.plans.known
+        if stretch is None or self.budget_bytes is None:
+            return
+        if self._coming is not None:  # where an optimizer's step begins, nobody knows what stays
+            left = self._behind.left_bytes(meter.left_blocks, self._coming)
+            known.left_bytes = max(known.left_bytes, left)
+        self._behind_bytes = self._behind.peak_bytes(stretch, sum(self._given.values()))
+
+    def _look_behind(self) -> None:
+        """Say that the code behind a backward takes more than the budget, once that is known."""
+        budget, peak = self.budget_bytes, self._behind_bytes
+        if self.peak_bytes is None or budget is None or peak <= budget or self._says_behind:
+            return
+        self._says_behind = True
+        self._tell(
+            f"with the code behind its backward a step takes about {format_bytes(peak)}, over the "
+            f"budget of {format_bytes(budget)}: no schedule changes what runs there, as another "
+            "forward of the model's modules (functional_call, model.forward)",
+            PlainStepWarning,
+        )
 
     # -- for people -------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ def test_a_longer_step_measures_nothing(background, monkeypatch):
 
 
 def test_a_step_of_a_new_length_compares_nothing():
-    """Its schedule was compared in the step that planned it; and again as the length comes again."""
+    """Its schedule was compared in the step that planned it; and again as the length comes back."""
     model = Net()
     most, _ = peak(copy.deepcopy(model), batch(64))
     budget = int(0.85 * most)

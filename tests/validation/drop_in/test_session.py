@@ -425,7 +425,7 @@ def test_another_order_is_told_and_planned_anew():
 
 
 def test_a_graph_that_is_held_across_steps_is_resident():
-    """As of a first look at the outputs, which stay in a global variable: steps end all the same."""
+    """As of a look at the outputs, which stay in a global variable: steps end all the same."""
     torch.manual_seed(0)
     model = nn.Sequential(
         *(nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(3))
