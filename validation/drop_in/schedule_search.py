@@ -81,7 +81,7 @@ def of_largest_step(known: KnownSteps) -> str:
 
 
 def infeasible_line(
-    known: KnownSteps, line: OrderedLine, budget_bytes: int, plan: Plan
+    line: OrderedLine, budget_bytes: int, plan: Plan, hint: str = ""
 ) -> InfeasibleBudgetError:
     """The error for a step of several parts of which no division fits.
 
@@ -89,11 +89,13 @@ def infeasible_line(
     ----------
     plan
         The plan of a part that was made last.
+    hint
+        The end of its hint.
     """
     least = least_budget(line, budget_bytes)
     return InfeasibleBudgetError(
         f"a step of {len(line.calls)} parts does not fit {format_bytes(budget_bytes)}: "
         f"the least found is {format_bytes(least)}",
         plan=replace(plan, budget_bytes=budget_bytes, least=LeastBudget(least)),
-        hint=f"budget={least}, or a smaller batch{of_largest_step(known)}",
+        hint=f"budget={least}, or a smaller batch{hint}",
     )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
@@ -97,7 +98,7 @@ class Session:
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
         self._behind = BehindBackward(self._held)
-        self._says_behind = False
+        self._says_behind = self._ignores_left = False
         self._behind_bytes = 0  # the peak of the code there, in the step that was measured last
         # What the step is given that begins, where one does; by its addresses.
         self._coming: dict[int, int] | None = None
@@ -359,7 +360,6 @@ class Session:
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
         found = self._held.total_bytes + others + self._kept_by_others(read) + self._left_bytes()
-        found += self.plans.known.left_bytes
         stale, few = self._stale_bytes()
         passing = stale if self.plans.known.passes else 0
         found += stale - passing + few
@@ -400,7 +400,7 @@ class Session:
             fixed = set(part.fixed_positions)
             self._coming = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
             may_start = self._end_step()
-        self.plans.begin(*self._resident_bytes(part, arguments, binding))
+        self._plan_beside(*self._resident_bytes(part, arguments, binding))
         self._look_behind()
         known = self.plans.known
         wanted = self._turns.is_missing or known.is_longest((self.parts.index(part), 0), binding)
@@ -435,6 +435,26 @@ class Session:
         """Bytes that calls keep which are held through many steps, with what they were given."""
         self._left = [call for call in self._left if call.is_open]
         return sum(call.kept_bytes + call.part.input_bytes(call.binding) for call in self._left)
+
+    def _plan_beside(self, resident_bytes: int, passing_bytes: int) -> None:
+        """Begin the step beside these bytes, and those that the code behind a step has left."""
+        known = self.plans.known
+        before, left = known.resident_bytes, known.left_bytes
+        try:
+            self.plans.begin(resident_bytes + left, passing_bytes)
+        except InfeasibleBudgetError:
+            if not left:
+                raise
+            # It may be no part of the budget, as a model that was made meanwhile.
+            known.resident_bytes, known.left_bytes, self._ignores_left = before, 0, True
+            self.plans.plan_anew()
+            self.plans.begin(resident_bytes, passing_bytes)
+            self._tell(
+                f"the loop holds {format_bytes(left)} that it has made behind a step, beside which "
+                "no plan is within the budget: they are not counted, and steps may exceed it by "
+                "them",
+                PlainStepWarning,
+            )
 
     def _end_step(self) -> bool:
         """End the step before; whether a record may start in this one.
@@ -574,7 +594,9 @@ class Session:
         stretch, known = meter.behind(stretches), self.plans.known
         if stretch is None or self.budget_bytes is None:
             return
-        if self._coming is not None:  # where an optimizer's step begins, nobody knows what stays
+        if (
+            self._coming is not None and not self._ignores_left
+        ):  # where an optimizer's step begins, nobody knows what stays
             left = self._behind.left_bytes(meter.left_blocks, self._coming)
             known.left_bytes = max(known.left_bytes, left)
         self._behind_bytes = self._behind.peak_bytes(stretch, sum(self._given.values()))

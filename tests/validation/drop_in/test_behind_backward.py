@@ -93,3 +93,22 @@ def test_code_behind_a_backward_that_takes_more_than_the_budget_is_told(behind):
     lines = [str(one.message) for one in said if one.category is PlainStepWarning]
     assert len(lines) == behind
     assert all("with the code behind its backward" in line for line in lines)
+
+
+def test_what_fits_beside_no_plan_is_told_and_not_counted():
+    """As of data that are loaded after the first step: the loop goes on."""
+    model, x = deep_model(), torch.randn(128, 16)
+    plain = copy.deepcopy(model)
+    [reading] = AllocatorMeter().read(lambda: _half(plain, x))
+    budget = storage_bytes([*model.parameters(), x]) + int(0.9 * reading.peak_bytes)
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, check="never")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            _half(model, x)
+            data = torch.zeros(budget)
+            model.zero_grad()
+    assert data is not None
+    lines = [str(one.message) for one in said if "made behind a step" in str(one.message)]
+    assert len(lines) == 1
+    assert session_in(model).peak_bytes <= budget
