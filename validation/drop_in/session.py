@@ -400,7 +400,7 @@ class Session:
             fixed = set(part.fixed_positions)
             self._coming = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
             may_start = self._end_step()
-        self._plan_beside(*self._resident_bytes(part, arguments, binding))
+        self._begin_plans(*self._resident_bytes(part, arguments, binding))
         self._look_behind()
         known = self.plans.known
         wanted = self._turns.is_missing or known.is_longest((self.parts.index(part), 0), binding)
@@ -436,7 +436,7 @@ class Session:
         self._left = [call for call in self._left if call.is_open]
         return sum(call.kept_bytes + call.part.input_bytes(call.binding) for call in self._left)
 
-    def _plan_beside(self, resident_bytes: int, passing_bytes: int) -> None:
+    def _begin_plans(self, resident_bytes: int, passing_bytes: int) -> None:
         """Begin the step beside these bytes, and those that the code behind a step has left."""
         known = self.plans.known
         before, left = known.resident_bytes, known.left_bytes
@@ -594,9 +594,8 @@ class Session:
         stretch, known = meter.behind(stretches), self.plans.known
         if stretch is None or self.budget_bytes is None:
             return
-        if (
-            self._coming is not None and not self._ignores_left
-        ):  # where an optimizer's step begins, nobody knows what stays
+        # Where the record ends as an optimizer's step begins, nobody knows what stays.
+        if self._coming is not None and not self._ignores_left:
             left = self._behind.left_bytes(meter.left_blocks, self._coming)
             known.left_bytes = max(known.left_bytes, left)
         self._behind_bytes = self._behind.peak_bytes(stretch, sum(self._given.values()))
