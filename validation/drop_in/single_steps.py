@@ -94,6 +94,7 @@ def _plan_smaller(known: KnownSteps, search: ScheduleSearch, record: StepRecord)
         smaller = tuple(max(1, int(share * size)) for size in binding)
         store_all = part.store_all_cost(smaller)
         if known.single_peak(record, part, smaller, store_all) <= known.budget_bytes:
+            part.trust.expect(store_all.number, now=True)
             return
         workload = known.workload(record, part, smaller)
         plan = search.search(workload, known.budget_bytes, 0.25)
