@@ -7,8 +7,8 @@ A GPT-2 and a BERT of transformers, of two layers, train in place and by
 ``torch.compile(backend="schedsim")``, within budgets that leave 60 % of what a step of the first
 length takes beyond its state, and within bytes that the longest length just fits. Lengths grow up
 to four times the first. Of each length above all before, the processor time of the step's own
-thread is split: choosing a schedule, and comparing a new schedule with another one, which costs
-two steps whatever the length. The peak of a later step of each length is measured.
+thread is split: choosing a schedule, and comparing a new schedule with another one, which takes
+two steps where it was not done ahead. The peak of a later step of each length is measured.
 """
 
 from __future__ import annotations

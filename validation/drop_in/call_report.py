@@ -11,6 +11,9 @@ from .part_sizes import Binding
 from .step_record import Key
 from .traced_part import TracedPart
 
+_MOST_SIZES = 4
+"""Sizes that the report names."""
+
 
 def describe_calls(
     parts: Sequence[TracedPart],
@@ -56,4 +59,15 @@ def describe_checks(parts: Sequence[TracedPart], note: str, num_steps: int = 0) 
     later = f"; then {compared} times a new schedule with another" if compared else ""
     if num_steps:
         later += f"; {num_steps} times a step of the loop with the plain one"
-    return f"  check          {note}{later}"
+    lines = [f"  check          {note}{later}"]
+    for part in parts:
+        if not part.sizes.names or not part.trust.compared_at:
+            continue
+        sizes = "".join(map(part.sizes.in_words, part.trust.compared_at[:_MOST_SIZES]))
+        others = part.trust.num_sizes_uncompared
+        lines.append(
+            f"                 {part.name}: schedules were compared{sizes}"
+            + (" and others" if len(part.trust.compared_at) > _MOST_SIZES else "")
+            + (f"; the same code ran at {others} sizes at which it was not" if others else "")
+        )
+    return "\n".join(lines)

@@ -42,9 +42,9 @@ class DropInOptions:
         For a model in place, as of `torch.compile`: ``False`` plans each shape separately.
     check
         ``"plan"``: before a new schedule is trusted, it runs beside another one on the inputs of
-        the next step, at its first two sizes, at the price of two steps each. For a model in place,
-        the first step of each new graph is also compared with the plain one, at the price of two
-        steps; with a number N, every N-th step is. ``"never"``: nothing is compared.
+        a step, and at a second size when one comes again, at the price of two steps each. For a
+        model in place, the first step of each new graph is also compared with the plain one, at the
+        price of two steps; with a number N, every N-th step is. ``"never"``: nothing is compared.
     background
         Whether to search for a quicker schedule beside the loop, when inputs are larger than
         planned for and fit by a schedule that is known.

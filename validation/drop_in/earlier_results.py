@@ -18,7 +18,7 @@ class EarlierResults:
     Attributes
     ----------
     stale
-        Those that were there when the present step began.
+        Those that were there when the present step began, if they were more than a few.
     """
 
     def __init__(self) -> None:
@@ -42,15 +42,17 @@ class EarlierResults:
         self,
         given: Container[int],
         fixed: Callable[[], Container[int]],
-        negligible_bytes: float,
+        few_bytes: int,
     ) -> int:
-        """Look which are there as a step begins; their bytes, 0 if these are negligible.
+        """Look which are there as a step begins; their bytes.
 
         Parameters
         ----------
         given, fixed
             Places that count elsewhere: of what the step is given, and of the model's state. The
             outputs of an evaluation may be parameters, buffers, or views of them.
+        few_bytes
+            Bytes up to which they are a few.
         """
         self._look()
         found = [it for it in self._rows if it.place not in given]
@@ -58,8 +60,8 @@ class EarlierResults:
             places = fixed()
             found = [it for it in found if it.place not in places]
         num_bytes = alive_bytes(found)
-        self.stale = found if num_bytes > negligible_bytes else []
-        return num_bytes if self.stale else 0
+        self.stale = found if num_bytes > few_bytes else []
+        return num_bytes
 
     def stay_bytes(self) -> int:
         """Bytes of those of the present step that are there still."""

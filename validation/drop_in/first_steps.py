@@ -83,6 +83,8 @@ class FirstSteps:
             raise infeasible(steps, part.name + part.sizes.in_words(binding), plan)
         steps.plan = plan
         number = self._numbers[index] = part.add(plan.schedule)
+        if binding:  # it may be the one that fits the longest sizes
+            part.trust.expect(number, now=False)
         return number
 
 

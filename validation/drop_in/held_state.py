@@ -100,6 +100,11 @@ class HeldState:
         """The addresses of the parameters and buffers."""
         return set(bytes_by_place(self._alive()))
 
+    def gradients(self) -> dict[int, int]:
+        """Bytes of the gradients at present, by their addresses."""
+        alive = self._alive()
+        return bytes_by_place([t.grad for t in alive if t.is_leaf and t.grad is not None])
+
     @property
     def total_bytes(self) -> int:
         """All of these bytes, at present."""

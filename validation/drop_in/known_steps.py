@@ -59,6 +59,8 @@ class KnownSteps:
         Those before the present step.
     passes
         Whether results of earlier steps are taken to go so.
+    left_bytes
+        Most bytes seen that the code behind a step has left for the next one.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class KnownSteps:
         self.resident_bytes = -1
         self.passing_bytes = self.passing_now = 0
         self.passes = True
+        self.left_bytes = 0
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------

@@ -56,6 +56,18 @@ class OtherSizes:
         quickest = self._known.parts[key[0]].quickest_first()
         return next(self._fitting(key, binding, quickest), None)
 
+    def without_comparison(self, key: Key, binding: Binding, number: int) -> int:
+        """`number`, or the quickest one that fits and need not be compared in a step that is new.
+
+        A comparison takes two steps, which is more than any schedule takes longer than another.
+        """
+        part = self._known.parts[key[0]]
+        trust = part.trust
+        if self._known.options.check == "never" or not trust.avoids(number, binding):
+            return number
+        compared = [one for one in part.quickest_first() if trust.is_compared(one)]
+        return next(self._fitting(key, binding, compared), number)
+
     def _has_fitting(self, key: Key, binding: Binding) -> bool:
         """Whether `fitting` finds one: the slowest, which mostly take least, are tried first."""
         slowest = reversed(self._known.parts[key[0]].quickest_first())
@@ -217,6 +229,7 @@ class OtherSizes:
             self.look_ahead(found.key)  # not as far
             return False
         number = part.add(found.plan.schedule, found.code)
+        part.trust.expect(number, now=False)
         if not found.is_ahead:
             known.numbers[found.key] = number
             known.planned[found.key] = (found.binding, part.cost(number, found.binding))

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ..measure.allocator import NO_BLOCKS, AllocatorRecord, levels, most_and_left
+from ..measure.allocator import NO_BLOCKS, AllocatorRecord, blocks_left, levels, most_and_left
 from ..measure.cuda import requested_bytes, requested_peak, reset_peak
 from ..torch_private.profiler_records import is_profiling
 
@@ -54,7 +54,16 @@ def most_of(one: OutsideBytes, other: OutsideBytes) -> OutsideBytes:
 
 
 class OutsideMeter(Protocol):
-    """Measures bytes between marks of a step."""
+    """Measures bytes between marks of a step.
+
+    Attributes
+    ----------
+    left_blocks
+        Once it has stopped: bytes by address of what the last stretch has allocated, and not
+        released. Empty on a CUDA device, whose own count tells what is resident.
+    """
+
+    left_blocks: Mapping[int, int]
 
     def start(self) -> None:
         """Begin to measure."""
@@ -79,6 +88,7 @@ class CpuOutside:
     """Measures by the record of the CPU allocator."""
 
     def __init__(self) -> None:
+        self.left_blocks: Mapping[int, int] = NO_BLOCKS
         self._record = AllocatorRecord()
         self._released: list[int] = []  # for each phase of the record; 0 where a mark began it
         self._watched: list[dict[int, int]] = []  # for each stretch
@@ -120,6 +130,7 @@ class CpuOutside:
             most, left = most_and_left(phase)
             released = left - net_left
             rows.append(OutsideBytes(most, left, level, top, net_most, net_left, released))
+        self.left_blocks = blocks_left(phase)
         return rows
 
 
@@ -127,6 +138,7 @@ class CudaOutside:
     """Measures by the statistics of the CUDA allocator, whose peak is reset at each mark."""
 
     def __init__(self, device: torch.device) -> None:
+        self.left_blocks: Mapping[int, int] = NO_BLOCKS
         self._device = device
         self._found: list[OutsideBytes] = []
         self._start = self._before = 0

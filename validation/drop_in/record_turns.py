@@ -14,6 +14,8 @@ Used = tuple[Key, OutputUse | None]
 _MOST_LINES = 8
 _MOST_WAITS = 8
 """Times that a use of the outputs is waited for which no record has met."""
+_MOST_BLOCKED = 8
+"""Steps that wait for the record of another model: more than a critic runs for a generator."""
 _MOST_PASSING_LOOKS = 4
 """Steps that are measured again for results of the step before, as of a larger one."""
 
@@ -30,6 +32,7 @@ class RecordTurns:
     def __init__(self) -> None:
         self.is_missing = True
         self._num_looks = self._num_passing_looks = self._num_missed = 0
+        self._num_blocked = 0
         self._num_held_off = 0  # steps in which no record begins, whatever is missing
         # Uses of the outputs with which the code between halves was measured, and how often others
         # came. After each time a record waits a step longer, so that steps in turns are all met.
@@ -45,7 +48,16 @@ class RecordTurns:
     def looks(self) -> None:
         """A step is being measured, or needs no record."""
         self.is_missing = False
+        self._num_blocked = 0
         self._num_looks += 1
+
+    def is_blocked(self) -> bool:
+        """The record of another model's step is on; whether that has been so for too long.
+
+        Its backward may never come, as in a loop that has failed and whose frames are kept.
+        """
+        self._num_blocked = (self._num_blocked + 1) % _MOST_BLOCKED
+        return not self._num_blocked
 
     def misses(self) -> None:
         """The record has met no backward: the next one waits a step longer, after each time."""

@@ -8,7 +8,8 @@ than the larger of the two runs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,13 +29,15 @@ _SMALLEST, _LARGEST, _PARTS = 512, 1 << 20, 64
 _WEIGHT = 0x1E3779B97F4A7C15
 _MIX = ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB), (31, 1))
 """Shifts and odd factors, chosen like those of splitmix64 (Steele, Lea, Flood 2014)."""
+_NUM_SIZES = 2
+"""Sizes at which a schedule is compared, where so many come."""
+_MOST_AVOIDED = 8
+"""Steps of new sizes that run by a slower schedule, so as not to wait for a comparison."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def difference(
-    part: TracedPart, number: int, other: int, arguments: Mapping[int, Any], binding: Binding
-) -> str | None:
-    """The difference between the schedules `number` and `other` of `part`; ``None`` if none.
+class ScheduleComparison:
+    """Schedules of `part` beside each other, on the arguments of one call.
 
     Parameters
     ----------
@@ -43,28 +46,36 @@ def difference(
 
     Notes
     -----
-    Takes the time of two steps of the part, or of three where bits differ, because some kernels
-    give other bits every time.
+    Each schedule takes the time of a step of the part, whatever it is compared with; one more where
+    bits differ, because some kernels give other bits every time.
     """
 
-    def left(number: int) -> dict[str, tuple[Any, ...]]:
-        return _left_by(part, number, arguments, binding)
+    def __init__(self, part: TracedPart, arguments: Mapping[int, Any], binding: Binding) -> None:
+        self._part, self._arguments, self._binding = part, arguments, binding
+        self._left: dict[int, dict[str, tuple[Any, ...]]] = {}
 
-    expected = left(other)
-    try:
-        found = left(number)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, TypeError, IndexError, KeyError, SchedsimError) as error:
-        return f"it fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    names = [name for name in expected if found.get(name) != expected[name]]
-    if not names:
-        return None
-    again = left(other)
-    names = [name for name in names if again[name] == expected[name]]
-    if not names:
-        return None
-    return f"{names[0]} is another" + (f", and {len(names) - 1} more" if len(names) > 1 else "")
+    def difference(self, number: int, other: int) -> str | None:
+        """The difference between the schedules `number` and `other`; ``None`` if none."""
+        expected = self._left_by(other)
+        try:
+            found = self._left_by(number)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError, IndexError, KeyError, SchedsimError) as error:
+            return f"it fails: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        names = [name for name in expected if found.get(name) != expected[name]]
+        if not names:
+            return None
+        again = _left_by(self._part, other, self._arguments, self._binding)
+        names = [name for name in names if again[name] == expected[name]]
+        if not names:
+            return None
+        return f"{names[0]} is another" + (f", and {len(names) - 1} more" if names[1:] else "")
+
+    def _left_by(self, number: int) -> dict[str, tuple[Any, ...]]:
+        if number not in self._left:
+            self._left[number] = _left_by(self._part, number, self._arguments, self._binding)
+        return self._left[number]
 
 
 def _left_by(
@@ -175,8 +186,11 @@ Compare = Callable[[int, int], str | None]
 class ScheduleTrust:
     """Which schedules of a part may run, and which of them were seen to equal another.
 
-    A schedule is compared at the first two sizes at which it runs, because formulas for sizes may
-    be right at one size only.
+    A schedule is compared before it runs for the first time. It is compared at a second size, too,
+    because formulas for sizes may be right at one size only; but never in a step whose sizes come
+    for the first time, which is not to wait. Schedules that are made for sizes to come are
+    compared ahead, in steps of other sizes: the code is the same, and the numbers that it gets for
+    sizes are those that every schedule gets.
 
     Attributes
     ----------
@@ -184,22 +198,113 @@ class ScheduleTrust:
         Number of comparisons of two schedules.
     refused
         Refused schedule -> the schedule that runs instead.
+    compared_at
+        Sizes at which schedules were compared, with each other or with the plain step.
     """
 
     def __init__(self) -> None:
         self.num_compared = 0
         self.refused: dict[int, int] = {}
+        self.compared_at: list[Binding] = []
         self._seen: dict[int, set[Binding]] = {}
         self._agreed: dict[int, set[Binding]] = {}  # sizes at which it equalled another new one
+        self._ran: dict[int, set[Binding]] = {}  # sizes at which it ran, and was not compared
+        self._met: set[Binding] = set()
+        self._now: list[int] = []
+        self._later: list[int] = []
+        self._num_avoided: Counter[int] = Counter()
+
+    # -- sizes ------------------------------------------------------------------------------------
+
+    def meet(self, binding: Binding) -> None:
+        """A step of these sizes has come."""
+        self._met.add(binding)
+
+    def has_met(self, binding: Binding) -> bool:
+        """Whether sizes have come before."""
+        return binding in self._met
+
+    # -- what was compared ------------------------------------------------------------------------
 
     def trust(self, number: int, binding: Binding) -> None:
         """Trust `number` at these sizes, because its step was compared in another way."""
         self._seen.setdefault(number, set()).add(binding)
+        self._note(binding)
+
+    def _note(self, binding: Binding) -> None:
+        if binding not in self.compared_at:
+            self.compared_at.append(binding)
+
+    def _sizes(self, number: int) -> set[Binding]:
+        return self._seen.get(number, set()) | self._agreed.get(number, set())
+
+    def is_compared(self, number: int) -> bool:
+        """Whether `number` was compared at some sizes."""
+        return bool(self._sizes(number))
 
     def is_new(self, number: int, binding: Binding) -> bool:
         """Whether `number` must be compared before it runs at these sizes."""
-        seen = self._seen.get(number, set()) | self._agreed.get(number, set())
-        return len(seen) < 2 and binding not in seen
+        seen = self._sizes(number)
+        if not seen:
+            return True
+        return len(seen) < _NUM_SIZES and binding not in seen and self.has_met(binding)
+
+    def avoids(self, number: int, binding: Binding) -> bool:
+        """Whether a step of these sizes runs by another schedule that was compared, if one fits.
+
+        Sizes that come for the first time do not wait for a comparison; but where no sizes come
+        twice, some step has to.
+        """
+        if self.is_compared(number) or self.has_met(binding):
+            return False
+        self._num_avoided[number] += 1
+        return self._num_avoided[number] <= _MOST_AVOIDED
+
+    def runs(self, number: int, binding: Binding) -> None:
+        """Note that `number` runs at these sizes."""
+        if binding not in self._sizes(number):
+            self._ran.setdefault(number, set()).add(binding)
+
+    @property
+    def num_sizes_uncompared(self) -> int:
+        """Number of sizes at which schedules ran that were compared at other sizes alone."""
+        rows = (sizes - self._sizes(number) for number, sizes in self._ran.items())
+        return len(set().union(*rows))
+
+    # -- ahead ------------------------------------------------------------------------------------
+
+    def expect(self, number: int, *, now: bool) -> None:
+        """Compare `number` before it is needed: in the step that made it, `now`, or in a later one.
+
+        That is one whose sizes have come before.
+        """
+        if not self._sizes(number) and number not in self._now + self._later:
+            (self._now if now else self._later).append(number)
+
+    @property
+    def expects(self) -> bool:
+        """Whether some schedule is to be compared ahead of need."""
+        return bool(self._now or self._later)
+
+    def expected(self, binding: Binding, fitting: Container[int]) -> list[int]:
+        """The schedules to compare in a step of these sizes, among those `fitting`, ahead of need.
+
+        In a step that made none, one at most.
+        """
+        self._later = self._now + self._later
+        now, self._now = self._now, []
+        if not now and not self.has_met(binding):
+            return []
+        self._later = [
+            number
+            for number in self._later
+            if number not in self.refused and len(self._sizes(number)) < _NUM_SIZES
+        ]
+        new = (it for it in self._later if binding not in self._sizes(it) and it in fitting)
+        found = sorted(new, key=lambda it: len(self._sizes(it)))
+        return [it for it in found if it in now] or found[:1]
+
+    # -- comparing --------------------------------------------------------------------------------
 
     def settle(
         self, number: int, binding: Binding, others: list[int], compare: Compare
@@ -228,6 +333,7 @@ class ScheduleTrust:
         self.num_compared += 1
         wrong = compare(number, other)
         if wrong is None:
+            self._note(binding)
             if trusted:
                 self.trust(number, binding)
                 self.trust(other, binding)
@@ -238,4 +344,7 @@ class ScheduleTrust:
         if not trusted:
             other = next((one for one in self._seen if one not in self.refused), other)
         self.refused[number] = other
+        ran = len(self._ran.pop(number, ()))
+        if ran:
+            wrong += f" (steps of {ran} sizes ran by it, which was compared at other sizes alone)"
         return other, wrong

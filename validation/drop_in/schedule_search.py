@@ -65,22 +65,37 @@ def infeasible(known: KnownSteps, name: str, plan: Plan) -> InfeasibleBudgetErro
         plan=plan,
         hint=(f"budget={least}{unmeasured}, " if least else "give more, ")
         + ("a smaller optimizer state, or " if known.options.optimizer else "")
-        + "a smaller batch",
+        + "a smaller batch"
+        + of_largest_step(known),
     )
 
 
-def infeasible_line(line: OrderedLine, budget_bytes: int, plan: Plan) -> InfeasibleBudgetError:
+def of_largest_step(known: KnownSteps) -> str:
+    """What the budget is a share of, for the end of a hint; empty where it is in bytes."""
+    if not known.is_share:
+        return ""
+    return (
+        f"; {known.options.budget} is of the largest step so far: where larger ones come, as after "
+        "a first small batch, say so by largest={0: SIZE}, or give bytes"
+    )
+
+
+def infeasible_line(
+    line: OrderedLine, budget_bytes: int, plan: Plan, hint: str = ""
+) -> InfeasibleBudgetError:
     """The error for a step of several parts of which no division fits.
 
     Parameters
     ----------
     plan
         The plan of a part that was made last.
+    hint
+        The end of its hint.
     """
     least = least_budget(line, budget_bytes)
     return InfeasibleBudgetError(
         f"a step of {len(line.calls)} parts does not fit {format_bytes(budget_bytes)}: "
         f"the least found is {format_bytes(least)}",
         plan=replace(plan, budget_bytes=budget_bytes, least=LeastBudget(least)),
-        hint=f"budget={least}, or a smaller batch",
+        hint=f"budget={least}, or a smaller batch{hint}",
     )

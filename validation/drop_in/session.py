@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
@@ -22,22 +23,28 @@ from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from ..torch_private.profiler_records import is_profiling
 from ..torch_private.storage_refs import weakly
+from .behind_backward import BehindBackward
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
 from .earlier_results import EarlierResults
 from .held_state import HeldState, may_record
 from .output_uses import OutputUse, gone_among, results_of
-from .outside_code import outside_meter
+from .outside_code import OutsideBytes, outside_meter
 from .part_sizes import Binding
 from .record_turns import RecordTurns
 from .step_calls import Forgotten, PartCall, StepCalls
-from .step_meter import StepMeter
+from .step_meter import OVER, StepMeter
 from .step_plans import StepPlans
 from .step_record import NOTHING, Key
 from .traced_part import TracedPart
 
 _FEW = 2**-10
-"""Share of the budget up to which results of earlier steps do not count, as their losses."""
+"""Share of the budget up to which results of earlier steps are a few, as their losses."""
+_ROOM_BYTES = 256
+"""Room for a few results, and for four times as many where they outgrow it, and so on.
+
+They grow from step to step, and no step is to be planned anew for each.
+"""
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -45,6 +52,14 @@ def _if_alive(end: weakref.WeakMethod[Callable[[], bool]]) -> bool:
     """A record that waits for its end keeps no model alive."""
     ended = end()
     return ended is not None and ended()
+
+
+def _room_for(num_bytes: int) -> int:
+    """Bytes that are set aside for `num_bytes`, which may become more."""
+    room = _ROOM_BYTES if num_bytes else 0
+    while room < num_bytes:
+        room *= 4
+    return room
 
 
 class Session:
@@ -82,8 +97,14 @@ class Session:
         self.tracing: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
+        self._behind = BehindBackward(self._held)
+        self._says_behind = self._ignores_left = False
+        self._behind_bytes = 0  # the peak of the code there, in the step that was measured last
+        # What the step is given that begins, where one does; by its addresses.
+        self._coming: dict[int, int] | None = None
         self._calls = StepCalls()
         self._forgotten = Forgotten()
+        self._left: list[PartCall] = []  # calls that are held through many steps
         self._earlier = EarlierResults()
         self._turns = RecordTurns()
         self._meter: StepMeter | None = None
@@ -149,6 +170,8 @@ class Session:
     def step_begins(self, inputs: Any) -> None:
         """A forward of the whole model is about to run; the first part will say more."""
         self._handed = bytes_by_place(inputs)
+        self._leave_behind()
+        self._coming = self._handed
         if self.parts and not self._calls.is_open:
             self._may_start = self._end_step()
             if self._may_start and self._turns.is_missing:
@@ -170,6 +193,7 @@ class Session:
         self._held.see(arguments[i] for i in part.fixed_positions)
         index = self.parts.index(part)
         self._is_spoiled |= self._forgotten.free(self._calls)
+        self._leave_behind()
         if not self._calls.is_open:
             self._begin_step(part, arguments, binding)
         self._mark("forward", len(self._calls.rows))
@@ -206,6 +230,12 @@ class Session:
         call = self._calls.rows[-1]
         call.number, call.kept_bytes = instead, part.cost(instead, call.binding).kept_bytes
         line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
+        self.note(line)
+        warnings.warn(line, ReplannedWarning, stacklevel=2)
+
+    def refuse_ahead(self, part: TracedPart, wrong: str) -> None:
+        """Say that a schedule that was made for sizes to come is not used."""
+        line = f"a schedule of {part.name} for other sizes is not its step: {wrong}; it never runs"
         self.note(line)
         warnings.warn(line, ReplannedWarning, stacklevel=2)
 
@@ -253,7 +283,7 @@ class Session:
                 PlainStepWarning,
             )
         if self._meter is not None:
-            when_backward_ends(lambda: self._mark("backward is over", -1))
+            when_backward_ends(lambda: self._mark(OVER, -1))
 
     def backward_ends(
         self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
@@ -329,23 +359,24 @@ class Session:
         self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
-        found = self._held.total_bytes + others + self._kept_by_others(read)
-        stale = self._stale_bytes()
+        found = self._held.total_bytes + others + self._kept_by_others(read) + self._left_bytes()
+        stale, few = self._stale_bytes()
         passing = stale if self.plans.known.passes else 0
-        found += stale - passing
+        found += stale - passing + few
         if part.device == "cuda":
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
             requested = requested_bytes(device)
             found = max(found, requested - part.input_bytes(binding) - passing)
         return found, passing
 
-    def _stale_bytes(self) -> int:
-        """Bytes of results of earlier steps that are there, but for a few."""
+    def _stale_bytes(self) -> tuple[int, int]:
+        """Bytes of results of earlier steps that are there; or room for them, if they are few."""
         if self.is_rehearsing:
             self._earlier.stale = []
-            return 0
-        few = (self.budget_bytes or 0) * _FEW
-        return self._earlier.begin_step(self._given, lambda: self._held.places, few)
+            return 0, 0
+        few = int((self.budget_bytes or 0) * _FEW)
+        found = self._earlier.begin_step(self._given, lambda: self._held.places, few)
+        return (found, 0) if self._earlier.stale else (0, _room_for(found))
 
     def _kept_by_others(self, read: dict[int, int]) -> int:
         """Bytes that open steps of other models keep, as a generator's while its critic runs.
@@ -355,18 +386,22 @@ class Session:
         read
             Bytes of the inputs by their place: outputs of other models among them count there.
         """
-        others = [it._calls for it in list(_sessions) if it is not self]
-        made = {place for calls in others for place in calls.made()}
+        others = [it for it in list(_sessions) if it is not self]
+        made = {place for other in others for place in other._calls.made()}
         both = sum(size for place, size in read.items() if place in made)
-        kept = sum(call.kept_bytes for calls in others for call in calls.opened)
+        kept = sum(call.kept_bytes for other in others for call in other._calls.opened)
+        kept += sum(other._left_bytes() for other in others)
         return max(0, kept - both)
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None
         num_ended = records_ended()
         if may_start is None:
+            fixed = set(part.fixed_positions)
+            self._coming = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
             may_start = self._end_step()
-        self.plans.begin(*self._resident_bytes(part, arguments, binding))
+        self._begin_plans(*self._resident_bytes(part, arguments, binding))
+        self._look_behind()
         known = self.plans.known
         wanted = self._turns.is_missing or known.is_longest((self.parts.index(part), 0), binding)
         wanted = wanted or self._turns.looks_at_passing(known.wants_passing)
@@ -374,6 +409,52 @@ class Session:
             self._start_measuring(torch.device(part.device))
             if self._meter is not None:
                 self._meter.begins_early = False
+        if self._meter is not None:
+            self._behind.begin()
+
+    def _leave_behind(self) -> None:
+        """End a step that is open only because of calls that the loop holds through many steps.
+
+        What they keep counts as resident from then on.
+        """
+        left = [] if self.is_rehearsing else self._calls.left_behind()
+        if not left:
+            return
+        self._stop_measuring()
+        self._left += left
+        others = (call for call in self._calls.rows if not any(call is it for it in left))
+        self._earlier.add(result for call in others for result in call.results)
+        self._calls, self._is_spoiled = StepCalls(), True
+        self._tell(
+            f"what a forward keeps ({format_bytes(self._left_bytes())}) is held through many steps "
+            "without its backward: it counts as resident from now on; del its outputs",
+            ReplannedWarning,
+        )
+
+    def _left_bytes(self) -> int:
+        """Bytes that calls keep which are held through many steps, with what they were given."""
+        self._left = [call for call in self._left if call.is_open]
+        return sum(call.kept_bytes + call.part.input_bytes(call.binding) for call in self._left)
+
+    def _begin_plans(self, resident_bytes: int, passing_bytes: int) -> None:
+        """Begin the step beside these bytes, and those that the code behind a step has left."""
+        known = self.plans.known
+        before, left = known.resident_bytes, known.left_bytes
+        try:
+            self.plans.begin(resident_bytes + left, passing_bytes)
+        except InfeasibleBudgetError:
+            if not left:
+                raise
+            # It may be no part of the budget, as a model that was made meanwhile.
+            known.resident_bytes, known.left_bytes, self._ignores_left = before, 0, True
+            self.plans.plan_anew()
+            self.plans.begin(resident_bytes, passing_bytes)
+            self._tell(
+                f"the loop holds {format_bytes(left)} that it has made behind a step, beside which "
+                "no plan is within the budget: they are not counted, and steps may exceed it by "
+                "them",
+                PlainStepWarning,
+            )
 
     def _end_step(self) -> bool:
         """End the step before; whether a record may start in this one.
@@ -388,7 +469,7 @@ class Session:
         if not self.is_rehearsing:
             self._earlier.add(result for call in self._calls.rows for result in call.results)
             self._turns.step_ends()
-        self._calls, self._is_spoiled = StepCalls(), False
+        self._calls, self._is_spoiled, self._coming = StepCalls(), False, None
         self._sees_at_end = False  # a backward that failed has not come to its end
         return may_start
 
@@ -420,6 +501,9 @@ class Session:
         if meter is None and is_profiling():  # a later step tells
             if not is_recording():
                 self._say_unmeasured()
+            elif self._turns.is_blocked():
+                for other in list(_sessions):
+                    other._stop_measuring()
             return
         self._turns.looks()
         if meter is not None:
@@ -489,6 +573,7 @@ class Session:
         if meter.begins_early:
             is_resident = calls.rows[0].part.device == "cuda"
             self._front = meter.front(stretches[0], self._made_before, is_resident=is_resident)
+        self._see_behind(meter, stretches)
         record = meter.record(stretches, calls, self._front, self.plans.known.passing_now)
         if record is None:
             return
@@ -503,6 +588,30 @@ class Session:
                 self.plans.plan_anew()
         met = [(call.key, call.use) for call in calls.rows if call.use is not None]
         self._turns.learn(met, alone=self.plans.learn(record))
+
+    def _see_behind(self, meter: StepMeter, stretches: list[OutsideBytes]) -> None:
+        """Learn from the code behind the last backward of a measured step."""
+        stretch, known = meter.behind(stretches), self.plans.known
+        if stretch is None or self.budget_bytes is None:
+            return
+        # Where the record ends as an optimizer's step begins, nobody knows what stays.
+        if self._coming is not None and not self._ignores_left:
+            left = self._behind.left_bytes(meter.left_blocks, self._coming)
+            known.left_bytes = max(known.left_bytes, left)
+        self._behind_bytes = self._behind.peak_bytes(stretch, sum(self._given.values()))
+
+    def _look_behind(self) -> None:
+        """Say that the code behind a backward takes more than the budget, once that is known."""
+        budget, peak = self.budget_bytes, self._behind_bytes
+        if self.peak_bytes is None or budget is None or peak <= budget or self._says_behind:
+            return
+        self._says_behind = True
+        self._tell(
+            f"with the code behind its backward a step takes about {format_bytes(peak)}, over the "
+            f"budget of {format_bytes(budget)}: no schedule changes what runs there, as another "
+            "forward of the model's modules (functional_call, model.forward)",
+            PlainStepWarning,
+        )
 
     # -- for people -------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from .known_steps import KnownSteps
-from .schedule_search import ScheduleSearch, infeasible
+from .schedule_search import ScheduleSearch, infeasible, of_largest_step
 from .step_record import StepRecord
 
 log = logging.getLogger("schedsim.drop_in")
@@ -46,10 +46,12 @@ def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -
             f"a step{part.sizes.in_words(binding)} does not fit {format_bytes(budget)}: the "
             f"code outside of its part takes {format_bytes(least)}",
             plan=replace(plan, least=LeastBudget(least)),
-            hint=f"budget={least}, or a smaller batch",
+            hint=f"budget={least}, or a smaller batch{of_largest_step(known)}",
         )
     known.plan = plan
     log.info("%s", plan)
+    if binding:
+        part.trust.expect(part.add(plan.schedule), now=True)
     if len(plan.schedule) > part.graph.num_ops:
         _plan_smaller(known, search, record)
     _plan_larger(known, search, record)
@@ -92,11 +94,12 @@ def _plan_smaller(known: KnownSteps, search: ScheduleSearch, record: StepRecord)
         smaller = tuple(max(1, int(share * size)) for size in binding)
         store_all = part.store_all_cost(smaller)
         if known.single_peak(record, part, smaller, store_all) <= known.budget_bytes:
+            part.trust.expect(store_all.number, now=True)
             return
         workload = known.workload(record, part, smaller)
         plan = search.search(workload, known.budget_bytes, 0.25)
         if plan.schedule is not None:
-            part.add(plan.schedule)
+            part.trust.expect(part.add(plan.schedule), now=True)
 
 
 def _plan_larger(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -> None:
@@ -113,7 +116,7 @@ def _plan_larger(known: KnownSteps, search: ScheduleSearch, record: StepRecord) 
             return
         plan = search.search(known.workload(record, part, larger), budget, 0.25)
         if plan.schedule is not None:
-            part.add(plan.schedule)
+            part.trust.expect(part.add(plan.schedule), now=True)
             return
         # What is not resident grows about as the product of the sizes does.
         least, resident = plan.min_feasible_bytes or 2 * budget, known.resident_bytes

@@ -17,6 +17,8 @@ from .step_record import Key
 from .traced_part import TracedPart
 
 _MOST_COLLECTIONS = 8
+_MOST_LATER = 16
+"""Steps that may lie between the halves of a call, before it is taken to be held for good."""
 
 
 @dataclass
@@ -115,6 +117,18 @@ class StepCalls:
     def is_open(self) -> bool:
         """Whether a backward may still come."""
         return any(call.is_open for call in self.rows)
+
+    def left_behind(self) -> list[PartCall]:
+        """The open calls, if all are held for good: their parts have run in many steps since.
+
+        As of a forward whose output is held outside of the loop, and has no backward.
+        """
+        opened = [i for i, call in enumerate(self.rows) if call.is_open]
+        for i in opened:
+            later = (c for c in self.rows[i + 1 :] if c.is_done and c.part is self.rows[i].part)
+            if sum(1 for _ in later) < _MOST_LATER:
+                return []
+        return [self.rows[i] for i in opened]
 
     @property
     def is_done(self) -> bool:

@@ -10,6 +10,8 @@ from .outside_code import OutsideBytes, OutsideMeter
 from .step_calls import PartCall, StepCalls
 from .step_record import StepRecord, last_first
 
+OVER = "backward is over"
+"""The mark of the end of a backward, behind the gradients of parameters."""
 Mark = tuple[str, int]
 """What runs from a mark on, and the number of its call."""
 
@@ -48,6 +50,15 @@ class StepMeter:
         """The stretch before the first mark, and after each; ``None`` if another record began."""
         stretches = self._meter.stop()
         return stretches if len(stretches) == len(self.marks) + 1 else None
+
+    @property
+    def left_blocks(self) -> Mapping[int, int]:
+        """Once it has stopped: bytes by address of what the last stretch holds of its own."""
+        return self._meter.left_blocks
+
+    def behind(self, stretches: list[OutsideBytes]) -> OutsideBytes | None:
+        """The stretch behind the last backward; ``None`` if other code has run there."""
+        return stretches[-1] if self.marks[-1][0] == OVER else None
 
     def front(self, first: OutsideBytes, made_before: int, *, is_resident: bool) -> OutsideBytes:
         """The bytes of the code before the first part, from those of the `first` stretch.

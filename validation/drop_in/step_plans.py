@@ -181,8 +181,11 @@ class StepPlans:
                 found = self._grown(key, binding, earlier_bytes)
             else:
                 self._sizes.improve(key, binding, found)
-            self._chosen[at] = found
             self._sizes.look_ahead(key)
+            quick = self._sizes.without_comparison(key, binding, found)
+            if quick != found:
+                return quick
+            self._chosen[at] = found
         return self._chosen[at]
 
     def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:

@@ -35,7 +35,7 @@ from .joint_part import GivenGradient, JointPart
 from .output_uses import OutputUse, PartOutputs
 from .part_line import PartCost
 from .part_sizes import Binding, Bytes, PartSizes
-from .schedule_check import ScheduleTrust, difference
+from .schedule_check import ScheduleComparison, ScheduleTrust
 
 if TYPE_CHECKING:
     from .gradient_layouts import GradientLayouts
@@ -435,8 +435,9 @@ class TracedPart:
             given.clear()
             arguments.clear()
             part = self._present  # plans may have put small groups in the place of large ones
-            if self.session.checks and part.trust.is_new(number, binding):
+            if self.session.checks:
                 number = part._compared(number, found, binding)
+            part.trust.meet(binding)
         return part._run_forward(number, binding, found, early)
 
     def _run_forward(
@@ -477,19 +478,36 @@ class TracedPart:
         return [*returned, header, *states, *kept, *carried]
 
     def _compared(self, number: int, found: dict[int, Any], binding: Binding) -> int:
-        """Compare the schedule `number`; returns the number of the schedule to run."""
-        if self.session.is_rehearsing:  # a whole step is compared with the plain one anyway
-            self.trust.trust(number, binding)
-            return number
+        """Compare the schedule `number` if it is new; returns the number of the schedule to run.
 
-        def compare(one: int, other: int) -> str | None:
-            return difference(self, one, other, found, binding)
+        And others that were made for sizes to come, of which no step is to wait then.
+        """
+        trust = self.trust
+        comparison = ScheduleComparison(self, found, binding)
+        if trust.is_new(number, binding):
+            if self.session.is_rehearsing:  # a whole step is compared with the plain one anyway
+                trust.trust(number, binding)
+            else:
+                others = self.session.others_that_fit(self, binding)
+                chosen, wrong = trust.settle(number, binding, others, comparison.difference)
+                if wrong is not None:
+                    self.session.refuse(self, chosen, wrong)
+                number = chosen
+        trust.runs(number, binding)
+        self._compare_ahead(number, comparison, binding)
+        return number
 
-        others = self.session.others_that_fit(self, binding)
-        chosen, wrong = self.trust.settle(number, binding, others, compare)
-        if wrong is not None:
-            self.session.refuse(self, chosen, wrong)
-        return chosen
+    def _compare_ahead(self, number: int, comparison: ScheduleComparison, binding: Binding) -> None:
+        """Compare schedules that no step needs yet, beside the schedule `number` of this one."""
+        trust = self.trust
+        if not trust.expects:
+            return
+        fitting = self.session.others_that_fit(self, binding)
+        for ahead in trust.expected(binding, fitting):
+            others = [number, *fitting]
+            _, wrong = trust.settle(ahead, binding, others, comparison.difference)
+            if wrong is not None:
+                self.session.refuse_ahead(self, wrong)
 
     @property
     def given(self) -> tuple[GivenGradient, ...]:

@@ -218,6 +218,20 @@ def most_and_left(
     return most, live
 
 
+def blocks_left(phase: list[tuple[int, int]]) -> dict[int, int]:
+    """Bytes by address of the blocks that `phase` has allocated and not released.
+
+    Examples
+    --------
+    >>> blocks_left([(1, 10), (2, 5), (1, -10), (3, -7)])
+    {2: 5}
+    """
+    alive: dict[int, int] = {}
+    for _ in _of_known(phase, alive):
+        pass
+    return alive
+
+
 def levels(
     phases: Sequence[list[tuple[int, int]]], released: Iterable[int] = ()
 ) -> list[tuple[int, int]]:

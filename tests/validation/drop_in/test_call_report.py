@@ -11,14 +11,18 @@ pytest.importorskip("torch")
 from schedsim.validation.drop_in.call_report import describe_calls, describe_checks
 
 
-def part(name, seconds, compared=0, small=False):
+def part(name, seconds, compared=0, small=False, names=()):
     return SimpleNamespace(
         name=name,
         has_small_groups=small,
         graph=SimpleNamespace(ops=[SimpleNamespace(time_s=1.0)] * 2),
         cost=lambda number, binding: SimpleNamespace(kept_bytes=1000 * number, time_s=seconds),
-        sizes=SimpleNamespace(in_words=lambda binding: f" at {binding}" if binding else ""),
-        trust=SimpleNamespace(num_compared=compared),
+        sizes=SimpleNamespace(
+            names=names, in_words=lambda binding: f" at {binding}" if binding else ""
+        ),
+        trust=SimpleNamespace(
+            num_compared=compared, compared_at=[(k,) for k in range(8)], num_sizes_uncompared=2
+        ),
     )
 
 
@@ -46,3 +50,10 @@ def test_what_was_compared_is_told():
     assert describe_checks(parts[:0], "equal") == "  check          equal"
     told = describe_checks(parts, "equal", 4)
     assert "equal; then 3 times a new schedule with another; 4 times a step of the loop" in told
+
+
+def test_the_sizes_at_which_schedules_were_compared_are_told():
+    told = describe_checks([part("step", 2.0, 1, names=("s0",)), part("other", 2.0)], "equal")
+    _, line = told.splitlines()
+    assert "step: schedules were compared at (0,) at (1,) at (2,) at (3,) and others" in line
+    assert line.endswith("the same code ran at 2 sizes at which it was not")

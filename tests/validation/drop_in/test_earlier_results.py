@@ -10,8 +10,8 @@ from schedsim.validation.drop_in.earlier_results import EarlierResults  # noqa: 
 from schedsim.validation.drop_in.output_uses import results_of  # noqa: E402
 
 
-def begun(earlier, given=(), fixed=(), negligible_bytes=0):
-    return earlier.begin_step(given, lambda: fixed, negligible_bytes)
+def begun(earlier, given=(), fixed=(), few_bytes=0):
+    return earlier.begin_step(given, lambda: fixed, few_bytes)
 
 
 def test_what_the_loop_holds_is_counted_until_it_is_gone():
@@ -37,12 +37,13 @@ def test_the_state_of_the_model_is_looked_at_only_where_something_is_held():
     assert EarlierResults().begin_step((), lambda: pytest.fail("not needed"), 0) == 0
 
 
-def test_a_few_bytes_as_a_loss_are_not_counted():
+def test_a_few_bytes_as_a_loss_are_told_and_not_watched():
     earlier, loss = EarlierResults(), torch.zeros(1)
     earlier.add(results_of([loss]))
-    assert begun(earlier, negligible_bytes=4) == 0
+    assert begun(earlier, few_bytes=4) == 4
     assert earlier.stale == []
-    assert begun(earlier, negligible_bytes=3) == 4
+    assert begun(earlier, few_bytes=3) == 4
+    assert len(earlier.stale) == 1
 
 
 def test_outputs_of_an_evaluation_are_watched_in_any_tree():

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from lengths import WIDTH, Net, batch, peak, planned, same  # noqa: E402
+from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -66,3 +67,20 @@ def test_a_budget_that_the_compared_step_does_not_fit_is_named():
     with pytest.raises(schedsim.InfeasibleBudgetError, match="part1 does not fit") as refused:
         schedsim.rematerialize(Net(broken=True), x, int(0.55 * most), in_place=True, effort=0.1)
     assert refused.value.min_feasible_bytes > 0.55 * most
+
+
+def test_a_first_schedule_is_compared_in_a_later_step():
+    """It keeps little, and may be the one that fits when a longer length comes."""
+    torch.manual_seed(0)
+    model, options = Net(), {"budget": "75%", "effort": 0.1, "background": False}
+    compiled = torch.compile(model, backend="schedsim", options=options, dynamic=True)
+    compiled(batch(64))[0].square().mean().backward()
+    session = next(it for given, it in backend._sessions.values() if given == options)
+    [part] = session.parts
+    first = session._calls.rows[-1].number
+    assert not part.trust.is_compared(first)
+    assert part.trust.expects
+    for _ in range(4):
+        compiled(batch(64))[0].square().mean().backward()
+    assert part.trust.is_compared(first)
+    assert session._calls.rows[-1].number != first

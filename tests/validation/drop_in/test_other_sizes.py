@@ -40,6 +40,7 @@ def test_a_new_length_is_evaluated(broken, monkeypatch):
         same(model, plain, batch(length), budget)
     assert len(session.parts) == num_parts
     assert most_runs(session) > 1  # at 127 not all is kept
+    step(model, batch(20))  # by a schedule that was compared: a new length does not wait
     same(model, plain, batch(20), budget)
     assert broken or most_runs(session) == 1  # and at 20 all is
 
@@ -86,6 +87,25 @@ def test_a_longer_step_measures_nothing(background, monkeypatch):
         step(model, batch(150))
     assert any(one.category is ReplannedWarning for one in said) == (not background)
     same(model, plain, batch(150), budget)
+
+
+def test_a_step_of_a_new_length_compares_nothing():
+    """Its schedule was compared in the step that planned it; and again as the length comes back."""
+    model = Net()
+    most, _ = peak(copy.deepcopy(model), batch(64))
+    budget = int(0.85 * most)
+    plain = planned(model, batch(40), budget, dynamic=True)
+    [trust] = [part.trust for part in session_in(model).parts if part.schedules]
+    num_ahead = trust.num_compared
+    assert num_ahead >= 1
+    step(model, batch(64))
+    assert most_runs(session_in(model)) > 1  # by another schedule than at 40, which keeps all
+    assert trust.num_compared == num_ahead
+    assert trust.num_sizes_uncompared == 1
+    assert "the same code ran at 1 sizes at which it was not" in schedsim.drop_in_report(model)
+    same(model, plain, batch(64), budget)
+    assert trust.num_compared == num_ahead + 1
+    assert trust.num_sizes_uncompared == 0
 
 
 @pytest.mark.slow

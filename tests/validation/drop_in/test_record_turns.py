@@ -62,6 +62,13 @@ def test_a_record_that_meets_nothing_is_followed_by_one_of_another_step(period):
     pytest.fail("no step with a backward was measured")
 
 
+def test_the_record_of_another_model_is_waited_for_a_few_steps():
+    turns = RecordTurns()
+    assert [turns.is_blocked() for _ in range(9)] == [False] * 7 + [True, False]
+    turns.looks()
+    assert not any(turns.is_blocked() for _ in range(7))
+
+
 def test_a_record_that_replaces_another_has_met_its_own_uses_alone():
     turns = RecordTurns()
     turns.learn([HELD], alone=False)

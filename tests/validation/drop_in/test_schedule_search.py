@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in import schedule_search
-from schedsim.validation.drop_in.drop_in_options import DropInOptions
+from lengths import Net, batch, planned, same  # noqa: E402
+from schedsim.validation.drop_in import schedule_search  # noqa: E402
+from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 
-from schedsim import Chain
-from schedsim.api import try_plan
+from schedsim import Chain  # noqa: E402
+from schedsim.api import try_plan  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
 
 @pytest.mark.parametrize("late", [1, 2, 3])
@@ -43,3 +46,20 @@ def test_a_search_that_finds_nothing_goes_on_before_the_budget_is_refused(late, 
     refuted = search.search_long(chain, 1, 1.0)
     assert refuted.least.refutes(1)
     assert len(efforts) == 1
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_share_that_a_small_first_step_does_not_fit_says_what_it_is_of(broken):
+    """And what to do where larger steps follow: then the same share is enough."""
+    torch.manual_seed(0)
+    small, large = batch(2), batch(64)
+    with pytest.raises(InfeasibleBudgetError, match="does not fit") as refused:
+        planned(Net(broken=broken), small, "70%")
+    assert "70% is of the largest step so far" in refused.value.hint
+    assert "largest={0: SIZE}" in refused.value.hint
+    if not broken:
+        torch._dynamo.reset()
+        model = Net()
+        plain = planned(model, small, "70%", largest={1: 64}, dynamic=True)
+        same(model, plain, small, session_in(model).budget_bytes)
+        same(model, plain, large, session_in(model).budget_bytes)

@@ -97,3 +97,19 @@ def test_what_lies_in_a_cycle_is_freed_once_a_later_call_is_done():
         assert not calls.rows[0].is_open
     finally:
         gc.enable()
+
+
+def test_a_call_that_stays_open_through_many_steps_is_left_behind():
+    """Not while another call is open that is younger: its step may still be running."""
+    held, young = torch.zeros(1), torch.zeros(1)
+    calls = StepCalls([called(held)])
+    for _ in range(15):
+        calls.rows.append(called(young))
+        calls.rows[-1].is_done = True
+    assert calls.left_behind() == []
+    calls.rows.append(called(young))
+    assert calls.left_behind() == []
+    calls.rows[-1].is_done = True
+    assert calls.left_behind() == calls.rows[:1]
+    calls.rows.append(called(young))
+    assert calls.left_behind() == []
