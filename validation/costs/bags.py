@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..capture.program import Call, Program, refs
+from ..torch_private.op_modes import schema_of
 
 _BAGS = {
     torch.ops.aten._embedding_bag,
@@ -23,7 +24,7 @@ def bag_contents(program: Program, call: Call) -> dict[int, Tensor]:
     """
     if getattr(call.target, "overloadpacket", None) not in _BAGS:
         return {}
-    names = [argument.name for argument in call.target._schema.arguments]  # type: ignore[union-attr]
+    names = [argument.name for argument in schema_of(call.target).arguments]
     given = {n: v for n, a in zip(names, call.args, strict=False) for v in refs(a)}
     found: dict[int, Tensor] = {}
 
