@@ -324,7 +324,7 @@ class TracedPart:
 
         And of the gradients that the caller holds where a backward starts at a number.
         """
-        num_random = sum(call.random for call in self.program.calls)
+        num_random = sum(call.random and not call.once for call in self.program.calls)
         states = (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
         states = states if self.device == "cpu" else 0
         return 8 * (1 + len(self.sizes.names)) + states + self.outputs.root_bytes
