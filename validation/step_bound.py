@@ -11,6 +11,7 @@ from torch import nn
 
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.least_budget import LeastBudget
 from schedsim.units import format_bytes
 
 from .guards.differential import Both
@@ -41,23 +42,28 @@ def kept_within(
     """
     if not settings.compile or planned.captured.level != "op":
         return planned
-    within = budget_bytes
+    within, least = budget_bytes, None
     for _ in range(MOST_TRIES):
         peak = _peak(model, settings, planned, given)
         if not settings.ranks.alone:
             peak = max(settings.ranks.gather(peak, "measure the compiled step"))
         if peak <= budget_bytes:
             return replace(planned, measured_bytes=peak)
+        least = peak if least is None else min(least, peak)
         assert planned.plan.peak_bytes is not None
         within = min(within, planned.plan.peak_bytes) - (peak - budget_bytes)
         if within <= planned.captured.workload.static_bytes:
             break
-        planned = plan_step(planned.captured, within, planned.store_all_bytes, settings, given)
+        try:
+            planned = plan_step(planned.captured, within, planned.store_all_bytes, settings, given)
+        except InfeasibleBudgetError:  # names what plans need, which is less than what they take
+            break
+    assert least is not None
     raise InfeasibleBudgetError(
-        f"the compiled step of {type(model).__name__} measures {format_bytes(peak)}, over its "
+        f"the compiled step of {type(model).__name__} measures {format_bytes(least)}, over its "
         f"budget of {format_bytes(budget_bytes)}",
-        plan=planned.plan,
-        hint=f"budget={peak}, or compile=False, whose bytes are exact",
+        plan=replace(planned.plan, least=LeastBudget(least)),
+        hint=f"budget={least}, or compile=False, whose bytes are exact",
     )
 
 

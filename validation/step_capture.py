@@ -345,7 +345,8 @@ def _with_costs(
 def _most_states_bytes(captured: CapturedGraph) -> int:
     if captured.backend != "cpu":
         return 0
-    num_random = sum(call.random for call in captured.program.calls)
+    # What draws the seeds of a compiled step runs once, and is never replayed.
+    num_random = sum(call.random and not call.once for call in captured.program.calls)
     # One additional state is put aside while a repeat runs.
     return (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
 

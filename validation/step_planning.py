@@ -153,16 +153,37 @@ def _beside_states(
         more_bytes = max(states_bytes, 2 * spare_bytes) if left > 1 else most_bytes
         spare_bytes = min(more_bytes, most_bytes)
         plan = search(budget_bytes - spare_bytes)
-    if plan.schedule is not None:
-        states_bytes = _states_bytes(captured, plan)
-        if not states_bytes:
-            return plan
-        step = StepChanges(captured.level, generator_states_bytes=states_bytes)
-        return replace(plan, setting=replace(plan.setting, step=step))
-    found = plan.min_feasible_bytes
-    if found is not None:
+    if plan.schedule is None:
+        return _nearest_beside_states(captured, plan, budget_bytes, search)
+    states_bytes = _states_bytes(captured, plan)
+    return _with_states(captured, plan, states_bytes) if states_bytes else plan
+
+
+def _nearest_beside_states(
+    captured: CapturedStep, refused: Plan, budget_bytes: int, search: Callable[[int], Plan]
+) -> Plan:
+    """The plan of the least budget with its states, if they fit; or else `refused`, naming it.
+
+    A plan seldom repeats all random ops: with the states of all, its least budget would be more
+    than other plans need.
+    """
+    found = refused.min_feasible_bytes
+    if found is not None and captured.most_states_bytes:
+        nearest = search(found)
+        states_bytes = _states_bytes(captured, nearest)
         found += captured.most_states_bytes
-    return replace(plan, budget_bytes=budget_bytes, least=replace(plan.least, found_bytes=found))
+        if nearest.peak_bytes is not None:
+            found = min(found, nearest.peak_bytes + states_bytes)
+            if found <= budget_bytes:
+                return _with_states(captured, nearest, states_bytes)
+    return replace(
+        refused, budget_bytes=budget_bytes, least=replace(refused.least, found_bytes=found)
+    )
+
+
+def _with_states(captured: CapturedStep, plan: Plan, states_bytes: int) -> Plan:
+    step = StepChanges(captured.level, generator_states_bytes=states_bytes)
+    return replace(plan, setting=replace(plan.setting, step=step))
 
 
 def _states_bytes(captured: CapturedStep, plan: Plan) -> int:

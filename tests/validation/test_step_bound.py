@@ -44,3 +44,21 @@ def test_what_cannot_be_kept_is_refused(monkeypatch, uncompiled):
         schedsim.rematerialize(
             model, inputs, "100%", loss, compile=True, effort=1.0, time_limit_s=120.0
         )
+
+
+def test_a_refusal_names_bytes_that_were_measured(monkeypatch, uncompiled):
+    """The least budget of the plans is none for the step, which takes 5 kB more."""
+    model, inputs, loss = gated(2)
+    options = {"compile": True, "effort": 0.5}
+    measuring(monkeypatch, 5_000)
+
+    def least_beyond(budget):
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            schedsim.rematerialize(model, inputs, budget, loss, **options)
+        return refused.value.plan.min_feasible_bytes
+
+    planned = least_beyond(10_000)
+    measured = least_beyond(planned)
+    assert planned < measured <= planned + 5_000
+    module = schedsim.rematerialize(model, inputs, measured, loss, **options)
+    assert module.prepare(*inputs).measured_bytes <= measured

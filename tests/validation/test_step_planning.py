@@ -71,3 +71,19 @@ def test_buffers_that_are_kept_for_repeated_blocks_are_within_the_budget():
     [reading] = AllocatorMeter().read(lambda: module(x).backward())
     assert max(module.run_counts.values()) > 1
     assert module.plan.peak_bytes < resident + reading.peak_bytes <= module.budget_bytes
+
+
+def test_the_least_budget_has_the_states_of_its_own_plan():
+    """Of nine dropouts few are repeated there: it is no budget for the states of all of them."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.3)) for _ in range(9)]
+    given = nn.Sequential(*layers), torch.randn(256, 16)
+    options = {"loss": lambda y: y.square().mean(), "level": "op", "effort": 0.1}
+    state = torch.get_rng_state().numel()
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        schedsim.rematerialize(*given, 60_000, **options)
+    least = refused.value.plan.min_feasible_bytes
+    plan = schedsim.rematerialize(*given, least, **options).plan
+    step = plan.setting.step
+    states = step.generator_states_bytes if step is not None else 0
+    assert plan.peak_bytes + states <= least < plan.peak_bytes + states + state

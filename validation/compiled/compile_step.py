@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,10 +19,11 @@ from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
 from .baked_views import bake_views
 from .direct_calls import call_directly
-from .fuse import fused
+from .fuse import fused, fused_without
 from .group import CompileWarning as CompileWarning
 from .group import FusedGroup, Groups, OverwritingGroup, reason
 from .joining import JoinedRuns, join_runs
+from .zero_gradients import keeps_layouts
 
 _MEASURING_S = 0.01
 """Seconds to measure each candidate for joining, and its parts."""
@@ -139,6 +140,22 @@ def narrower_where_it_works(program: Program, wide: Program, groups: Groups) -> 
         with inductor.outside_of_traces():
             return _narrower(program, wide, groups)
     except Exception:  # whatever a pass of inductor raises: the step is refused as it was
+        return None
+
+
+def without_gradients_where_it_works(
+    program: Program, lacking: Collection[int], groups: Groups, *, narrow: bool
+) -> Program | None:
+    """A part of a step in groups, for zeros as the given gradients at `lacking`; it is compiled.
+
+    Its schedules are those of the part for all gradients. ``None`` if it has no such form, or if
+    inductor cannot compile it.
+    """
+    try:
+        with inductor.outside_of_traces():
+            found = fused_without(program, lacking, groups, narrow=narrow)
+            return _compiled(found, groups) if found is not None and keeps_layouts(found) else None
+    except Exception:  # whatever a pass of inductor raises: zeros are made
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ..capture.program import Call, Program, Ref, refs
@@ -13,6 +14,7 @@ from .group import Groups
 from .inline import inline_beside, inline_cheap
 from .takeover import takeover
 from .widen import widen_in_backward
+from .zero_gradients import with_zero_gradients
 
 
 def fused(program: Program, groups: Groups, *, narrow: bool = False) -> Program:
@@ -27,6 +29,23 @@ def fused(program: Program, groups: Groups, *, narrow: bool = False) -> Program:
         For budgets that groups do not fit otherwise: ops are merged only where their inputs and
         outputs together take no more bytes than those of one part.
     """
+    return _assembled(*_in_clusters(program, narrow), groups)
+
+
+def fused_without(
+    program: Program, lacking: Collection[int], groups: Groups, *, narrow: bool
+) -> Program | None:
+    """`program` in the groups of `fused`, for zeros as the given gradients at `lacking`.
+
+    ``None`` if ops other than groups would read them.
+    """
+    parts, clusters = _in_clusters(program, narrow)
+    zeroed = with_zero_gradients(parts, lacking)
+    return None if zeroed is None else _assembled(zeroed, clusters, groups)
+
+
+def _in_clusters(program: Program, narrow: bool) -> tuple[Program, FusionClusters]:
+    """The ops of `program` one by one, and which of them become one group."""
     parts = with_channels_last(decompose(program))
     inline_cheap(parts)
     widen_in_backward(parts)
@@ -35,7 +54,7 @@ def fused(program: Program, groups: Groups, *, narrow: bool = False) -> Program:
     if inline_beside(parts, clusters):
         drop_dead_ops(parts)
         clusters = _clustered(parts, narrow)
-    return _assembled(parts, clusters, groups)
+    return parts, clusters
 
 
 def _clustered(parts: Program, narrow: bool) -> FusionClusters:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-SCHEMA = "schedsim.profiles/2"
+SCHEMA = "schedsim.profiles/3"
 """The format of the entries. It is part of the file's name: versions of schedsim that write other
 formats keep files of their own, and no version overwrites another's."""
 

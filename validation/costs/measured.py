@@ -16,6 +16,7 @@ from schedsim.errors import SchedsimError
 from ..capture.program import COPIES_OF_STORAGES, Call, Program, Value, map_refs, refs
 from ..capture.to_graph import op_calls, tensor_names
 from ..measure.allocator import allocations
+from .bags import bag_contents
 from .cache import ProfileCache, cached_note, is_measure
 from .signature import signature
 from .table import Costs
@@ -66,8 +67,8 @@ def measured_costs(
 
     Times are the median of at least five warm runs (three where a run takes seconds); CUDA runs are
     timed by events. Workspaces come from the allocator's own record of one run. An op gets random
-    numbers, random indices where they are rows of a table or places of a pool, and zeros for other
-    integers.
+    numbers, random indices where they are rows of a table or places of a pool, bags that
+    all have entries, and zeros for other integers.
 
     Parameters
     ----------
@@ -219,7 +220,8 @@ def made_up_tensors(
 ) -> Callable[[int], torch.Tensor]:
     """A function from a value that `call` reads to a tensor of the value's form on `device`."""
     bound = _index_bound(program, call)
-    lengths = _packed_rows(program, call) | _longest(program, call)
+    numbers: dict[int, torch.Tensor | list[int]] = {**bag_contents(program, call)}
+    numbers |= _packed_rows(program, call) | _longest(program, call)
     states: dict[int, torch.Tensor] = {}
     has_pivots = getattr(call.target, "overloadpacket", None) in _PIVOTED
 
@@ -238,11 +240,12 @@ def made_up_tensors(
             made.uniform_(0.1, 0.9)
         elif has_pivots and v.dtype is torch.int32:
             made.copy_(torch.arange(span) + 1)  # a row is exchanged with itself; any is not below 1
-        elif value in lengths:
-            made.copy_(torch.tensor(lengths[value]))
-        else:
+        elif value not in numbers:
             made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
-        return made.as_strided(v.shape, v.stride)
+        found = made.as_strided(v.shape, v.stride)
+        if value in numbers:
+            found.copy_(torch.as_tensor(numbers[value]))
+        return found
 
     return make
 

@@ -27,6 +27,7 @@ from ..torch_private.storage_refs import share_of
 from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts, refuse_second_derivatives
 from .joint_part import joint_part
+from .lacking_gradients import LackingGradients
 from .session import Session
 from .sized_parts import SizedParts, has_open_sizes
 from .traced_part import TracedPart
@@ -228,9 +229,13 @@ def _part_of_fixed_sizes(
         )
         plain: Callable[..., Any] = graph_module.forward
         return plain
-    if part is None or not session.follows_gradients or not part.has_known_gradients:
+    if part is None or not part.has_known_gradients:
         return _of_first_order(call, part)
-    return GradientLayouts(session, trace, inputs, call, part)
+    if session.follows_gradients:
+        return GradientLayouts(session, trace, inputs, call, part)
+    if session.options.compile and not session.is_distributed:
+        return LackingGradients(session, call, part)
+    return _of_first_order(call, part)
 
 
 def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callable[..., Any]:

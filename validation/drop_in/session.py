@@ -158,8 +158,12 @@ class Session:
 
         Several ranks would have to trace together, and Inductor's steps round differently anyway.
         """
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        return not (self.options.compile or distributed)
+        return not (self.options.compile or self.is_distributed)
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether several ranks run the step."""
+        return torch.distributed.is_available() and torch.distributed.is_initialized()
 
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,11 @@ from ..capture.program import Program, Ref
 from ..capture.to_graph import to_graph
 from ..capture.varying_sizes import VaryingSize, numbers_of, settled_program
 from ..compiled.baked_views import bake_views
-from ..compiled.compile_step import fused_where_it_works, narrower_where_it_works
+from ..compiled.compile_step import (
+    fused_where_it_works,
+    narrower_where_it_works,
+    without_gradients_where_it_works,
+)
 from ..compiled.direct_calls import call_directly
 from ..costs import device_costs
 from ..guards.backward_place import BackwardAutocast
@@ -39,6 +43,7 @@ from .schedule_check import ScheduleComparison, ScheduleTrust
 
 if TYPE_CHECKING:
     from .gradient_layouts import GradientLayouts
+    from .lacking_gradients import LackingGradients
     from .session import Session
 
 _MOST_COSTS = 4096
@@ -61,8 +66,10 @@ class TracedPart:
     ----------
     lacking
         Outputs for which the backward was traced without a gradient: none will come.
-    in_small
-        The program in small groups, if it is to run by these.
+    program
+        The program in groups, if it is to run by these.
+    has_small_groups
+        Whether they are small ones, in the place of the part that autograd calls.
 
     Attributes
     ----------
@@ -102,18 +109,19 @@ class TracedPart:
         *,
         compiled: bool = False,
         lacking: Container[int] = (),
-        in_small: Program | None = None,
+        program: Program | None = None,
+        has_small_groups: bool = False,
     ) -> None:
         self.session, self.name, self.device = session, name, joint.device
         self.program: Program = joint.program
-        if in_small is not None:
-            self.program = in_small
+        if program is not None:
+            self.program = program
         elif compiled:
             self.program = fused_where_it_works(joint.program, name, session.groups)
         # The same values and ops, called on the shortest way.
         self._code = call_directly(bake_views(self.program)) if compiled else self.program
         self._joint, self._lacking = joint, lacking
-        self.has_small_groups = in_small is not None
+        self.has_small_groups = has_small_groups
         self._small: TracedPart | None = None
         self._runs_small = False
         self.backward_place = BackwardAutocast()
@@ -134,7 +142,7 @@ class TracedPart:
         self.use = OutputUse()
         self._is_use_seen = False
         self._used_graphs: dict[OutputUse, Graph] = {}
-        self.layouts: GradientLayouts | None = None
+        self.layouts: GradientLayouts | LackingGradients | None = None
         self.early: EarlyGradients | None = None
         # By the place of a call's header; nodes of the autograd graph hold them.
         self._early_calls: WeakValueDictionary[int, EarlyGradients] = WeakValueDictionary()
@@ -162,9 +170,11 @@ class TracedPart:
                 self.name,
                 compiled=True,
                 lacking=self._lacking,
-                in_small=program,
+                program=program,
+                has_small_groups=True,
             )
             self._small.backward_place = self.backward_place
+            self._small.layouts = self.layouts
         self._runs_small = True
         self._small.uses_as(self)
         return self._small
@@ -182,6 +192,40 @@ class TracedPart:
     def _present(self) -> TracedPart:
         """The part that runs where autograd calls this one."""
         return self._small if self._runs_small and self._small is not None else self
+
+    # -- for gradients that lack ------------------------------------------------------------------
+
+    def without_gradients(self, lacking: Collection[int]) -> TracedPart | None:
+        """The same part for a backward without these gradients; ``None`` if it has no such form."""
+        program = None
+        if self.program is not self._joint.program:  # else inductor did not compile it
+            program = without_gradients_where_it_works(
+                self._joint.program, lacking, self.session.groups, narrow=self.has_small_groups
+            )
+        if program is None:
+            return None
+        return TracedPart(
+            self.session,
+            self._joint,
+            self.name,
+            compiled=True,
+            lacking=[self.given[i].output for i in lacking],
+            program=program,
+        )
+
+    def cost_as(self, other: TracedPart) -> None:
+        """Take the times and workspaces of `other`, whose ops have the same names."""
+        known = {op.name: op for op in other.graph.ops}
+        ops = tuple(
+            replace(op, time_s=of.time_s, workspace_bytes=of.workspace_bytes)
+            for op in self.graph.ops
+            for of in (known[op.name],)
+        )
+        if ops != self.graph.ops:
+            self.graph = replace(self.graph, ops=ops)
+            self._costs.clear()
+            self._quickest.clear()
+            self._used_graphs.clear()
 
     # -- as a workload ----------------------------------------------------------------------------
 
@@ -280,7 +324,7 @@ class TracedPart:
 
         And of the gradients that the caller holds where a backward starts at a number.
         """
-        num_random = sum(call.random for call in self.program.calls)
+        num_random = sum(call.random and not call.once for call in self.program.calls)
         states = (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
         states = states if self.device == "cpu" else 0
         return 8 * (1 + len(self.sizes.names)) + states + self.outputs.root_bytes

@@ -47,6 +47,7 @@ def test_the_measured_peak_is_within_every_budget(stepped):
         assert planned.measured_bytes <= module.budget_bytes
         assert planned.measured_bytes == planned.plan.peak_bytes
         assert "measured peak" in module.report()
+    assert planned.captured.most_states_bytes == 0  # seeds are drawn once, and never replayed
 
 
 @needs_compiler

@@ -39,6 +39,8 @@ def test_numbers_are_those_of_inductor_and_the_peak_is_within_the_budget():
     session = next(s for o, s in backend._sessions.values() if o == options)
     [part] = session.parts
     assert any(isinstance(call.target, FusedGroup) for call in part.program.calls)
+    # Seeds are drawn once: no state of a generator is kept for a repeat.
+    assert part.states_bytes < torch.get_rng_state().numel()
     [reading] = AllocatorMeter().read(lambda: step(*inputs).backward())
     resident = storage_bytes([list(model.parameters()), inputs])
     assert resident + reading.peak_bytes <= session.budget_bytes
