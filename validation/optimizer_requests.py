@@ -19,7 +19,7 @@ from schedsim.dataflow.recorded_step import RecordedStep
 from .block_level.sizes import tensors_in
 from .measure.cuda_requests import RequestEvent, recording_requests
 from .measure.resident_layout import resident_layout
-from .torch_private import joint_graphs as private
+from .torch_private.fake_tensors import fake_mode
 from .torch_private.op_modes import TorchDispatchMode
 from .torch_private.pytrees import tree_leaves
 from .torch_private.storage_refs import storage_key
@@ -111,7 +111,7 @@ def _steps(optimizer: Any, model: nn.Module, device: torch.device) -> Steps | No
 
 def steps_on_fakes(optimizer: Any, model: nn.Module) -> Steps:
     """The requests of two steps of a twin whose tensors have sizes and no memory. O(ops)."""
-    with private.fake_mode():
+    with fake_mode():
         twin = _twin(optimizer, model)
         for group in twin.param_groups:
             # what PyTorch chooses for plain parameters, which fakes do not pass for

@@ -14,7 +14,7 @@ from schedsim.errors import SchedsimError, UnsupportedError
 from ..autocasts import Autocast
 from ..guards.recording import Recorded, record
 from ..measure.meters import no_collection
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import fake_mode, is_fake
 from ..torch_private.pytrees import tree_leaves
 from . import attention
 from .attention_backends import KERNELS
@@ -136,7 +136,7 @@ def _captured(
     name: str | None,
     recorded: Recorded | None,
 ) -> CapturedGraph:
-    mode = private.fake_mode()
+    mode = fake_mode()
     skeleton = make_skeleton(model, inputs, kwargs, loss, mode, recorded)
     if skeleton.device == "cuda":
         kernels = "native"
@@ -145,7 +145,7 @@ def _captured(
         with _restored(recorded):
             traced = trace_once(skeleton, mode)
         if traced is None:
-            mode = private.fake_mode()
+            mode = fake_mode()
             skeleton = make_skeleton(model, inputs, kwargs, loss, mode, recorded)
             with _restored(recorded):
                 traced = trace(skeleton, mode)
@@ -161,7 +161,7 @@ def _captured(
     name = name or type(model).__name__
     graph = to_graph(program, name, skeleton.static_bytes + state)
     real = all(t.device.type != "meta" for t in [*model.parameters(), *model.buffers()])
-    real = real and not any(map(private.is_fake, model.parameters()))
+    real = real and not any(map(is_fake, model.parameters()))
     return CapturedGraph(
         graph=graph,
         backend="cuda" if substitute else skeleton.device,
@@ -193,7 +193,7 @@ def has_memory(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any]) -> bool
     """Whether a step can be run: nothing is on the meta device, and no tensor is fake."""
     tensors = [*model.parameters(), *model.buffers()]
     tensors += [t for t in tree_leaves((inputs, dict(kwargs))) if isinstance(t, torch.Tensor)]
-    return not any(t.device.type == "meta" or private.is_fake(t) for t in tensors)
+    return not any(t.device.type == "meta" or is_fake(t) for t in tensors)
 
 
 def record_step(

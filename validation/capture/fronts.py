@@ -13,9 +13,11 @@ from torch import nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
-from ..torch_private import joint_graphs as private
+from ..torch_private.autograd_nodes import sequence_number
+from ..torch_private.dynamo_graphs import dynamo_graph
 from ..torch_private.eager_kernels import eager_kernels
 from ..torch_private.grouped_products import grouped_products
+from ..torch_private.joint_graphs import export_joint
 from ..torch_private.kernel_layouts import true_layouts
 from ..torch_private.recorded_joints import record_joint
 from .ctc import whole_ctc
@@ -96,7 +98,7 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     handles = _watch(skeleton.step, spans)
     try:
         with _recurrence(skeleton), eager_paths(), _as_kernels_do(skeleton):
-            graph_module = private.export_joint(skeleton.step, skeleton.tensors, mode)
+            graph_module = export_joint(skeleton.step, skeleton.tensors, mode)
         return Traced(graph_module, tuple(spans), "direct", has_loss, {})
     except SchedsimError:
         raise
@@ -108,8 +110,8 @@ def trace(skeleton: Skeleton, mode: Any) -> Traced:
     skeleton.step.questions = ()  # Dynamo reads the code itself, and takes no answers
     try:
         with _as_kernels_do(skeleton):
-            step = private.dynamo_graph(skeleton.step, skeleton.tensors, mode)
-            graph_module = private.export_joint(step, skeleton.tensors, mode)
+            step = dynamo_graph(skeleton.step, skeleton.tensors, mode)
+            graph_module = export_joint(step, skeleton.tensors, mode)
         return Traced(graph_module, (), "dynamo", has_loss, _renamed(skeleton.step, step))
     except Exception as error:
         raise _refusal(direct, error) from error
@@ -176,14 +178,14 @@ def _watch(step: nn.Module, spans: list[Span]) -> list[Any]:
         path = "loss" if name in ("", "loss_function") and step.loss_function else path
 
         def enter(_module: nn.Module, _inputs: Any, *, path: str = path) -> None:
-            entered.append((path, private.sequence_number()))
+            entered.append((path, sequence_number()))
 
         def leave(_module: nn.Module, _inputs: Any, _output: Any, *, path: str = path) -> None:
             # A failed trace may have left entries of deeper modules behind.
             while entered:
                 inside, start = entered.pop()
                 if inside == path:
-                    spans.append(Span(start, private.sequence_number(), path))
+                    spans.append(Span(start, sequence_number(), path))
                     break
 
         handles.append(module.register_forward_pre_hook(enter))

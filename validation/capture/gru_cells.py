@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from ..measure.storage import COMPOSITES
-from ..torch_private import joint_graphs as private
+from ..torch_private.autograd_nodes import autograd_within_an_op
 from ..torch_private.recurrent_functions import own_function, replaced_functions
 
 
@@ -78,7 +78,7 @@ def _(of_input: Tensor, of_hidden: Tensor, hidden: Tensor) -> Tensor:
 def _eager_backward(
     gradient: Tensor, of_input: Tensor, of_hidden: Tensor, hidden: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with private.autograd_within_an_op():
+    with autograd_within_an_op():
         given = [t.detach().requires_grad_() for t in (of_input, of_hidden, hidden)]
         found = _in_place(given[0], given[1].clone(), given[2])
         first, second, third = torch.autograd.grad(found, given, gradient)

@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from ..torch_private import joint_graphs as private
+from ..torch_private.graph_roles import is_gradient_sum, module_path, node_sequence_number
 from .fronts import Span, Traced
 from .program import Program
 
@@ -32,12 +32,12 @@ class Namer:
 
     def module(self, node: torch.fx.Node) -> str:
         """Path of the module whose forward or backward the node belongs to; it may be empty."""
-        told = private.module_path(node)
+        told = module_path(node)
         if told is not None:
             return clean(told)
-        if private.is_gradient_sum(node):
+        if is_gradient_sum(node):
             return ""  # the engine made it, and its number belongs to another node
-        return self.paths.get(private.node_sequence_number(node), self.elsewhere)
+        return self.paths.get(node_sequence_number(node), self.elsewhere)
 
     def place(self, node: torch.fx.Node) -> str:
         """The node's place in words, for errors."""

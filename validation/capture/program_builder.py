@@ -10,7 +10,14 @@ import torch
 from schedsim.errors import UnsupportedError
 
 from ..guards.asking import Expect
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import is_symbolic, size_text
+from ..torch_private.graph_roles import (
+    Role,
+    is_backward,
+    is_gradient_sum,
+    output_roles,
+    placeholder_role,
+)
 from ..torch_private.op_modes import OpOverload, schema_name, schema_of
 from ..torch_private.storage_refs import storage_key
 from .accumulation import add_in_place
@@ -107,9 +114,9 @@ class ProgramBuilder:
 
     def _size(self, size: Any) -> Any:
         """An ``int``, or a formula if the trace left the size open."""
-        if not private.is_symbolic(size):
+        if not is_symbolic(size):
             return size
-        text = private.size_text(size) if isinstance(size, torch.SymInt) else None
+        text = size_text(size) if isinstance(size, torch.SymInt) else None
         if text is None:
             raise UnsupportedError(
                 "a size is computed from data, which no plan can foresee", hint=WAY_OUT
@@ -180,7 +187,7 @@ class ProgramBuilder:
             source, index = node.args
             self.became[node] = self.became[source][index]  # type: ignore[index]
             return
-        if private.is_symbolic(node.meta.get("val")):
+        if is_symbolic(node.meta.get("val")):
             self.became[node] = self._number(node)
             return
         args, kwargs = self._arguments(node.args), self._arguments(dict(node.kwargs))
@@ -212,7 +219,7 @@ class ProgramBuilder:
             phase=_phase(node, is_loss),
             random=is_op and _draws(target, args, kwargs),
             module=self.namer.module(node),
-            is_gradient_sum=private.is_gradient_sum(node),
+            is_gradient_sum=is_gradient_sum(node),
         )
         made = node.meta["val"]
         call.is_tuple = not isinstance(made, torch.Tensor)
@@ -250,7 +257,7 @@ class ProgramBuilder:
         self.became[node] = tuple(became) if call.is_tuple else became[0]
 
     def _refuse_dynamic(self, value: object, node: torch.fx.Node) -> None:
-        if private.is_symbolic(value):
+        if is_symbolic(value):
             raise UnsupportedError(
                 f"{self.namer.place(node)} computes a number from data, which no plan can foresee",
                 hint=WAY_OUT,
@@ -293,7 +300,7 @@ class _StepProgramBuilder(ProgramBuilder):
 
     def build(self) -> Program:
         graph = self.graph_module.graph
-        outputs = private.output_roles(graph)
+        outputs = output_roles(graph)
         loss = self._loss_node(outputs)
         needed = needed_for(graph, [node for node, _ in outputs if node is not None])
         for node in graph.nodes:
@@ -339,7 +346,7 @@ class _StepProgramBuilder(ProgramBuilder):
         self.namer.name(program)
         return program
 
-    def _loss_node(self, outputs: list[tuple[Any, private.Role]]) -> torch.fx.Node:
+    def _loss_node(self, outputs: list[tuple[Any, Role]]) -> torch.fx.Node:
         # After the loss come the tensors of which Python asked something.
         plain = [n for n, role in outputs if role.kind == "output" and role.key == 0]
         shapes = [tuple(node.meta["val"].shape) for node in plain if node is not None]
@@ -348,7 +355,7 @@ class _StepProgramBuilder(ProgramBuilder):
                 f"the step must return one scalar, but returns tensors of shapes {shapes}",
                 hint="pass loss=, a function of the model's output (and of the last inputs)",
             )
-        roles = [private.placeholder_role(n) for n in self.graph_module.graph.nodes]
+        roles = [placeholder_role(n) for n in self.graph_module.graph.nodes]
         if not any(role.kind == "tangent" for role in roles):
             raise NoLossError(
                 "the loss needs no gradient, so that there is no backward pass to schedule",
@@ -361,7 +368,7 @@ class _StepProgramBuilder(ProgramBuilder):
 
     def _placeholder(self, node: torch.fx.Node) -> None:
         program = self.program
-        role = private.placeholder_role(node)
+        role = placeholder_role(node)
         fake = node.meta["val"]
         if role.kind in ("parameter", "buffer"):
             name = self._name(role)
@@ -380,18 +387,18 @@ class _StepProgramBuilder(ProgramBuilder):
                 f"the step has an input that cannot be scheduled: {role.key}", hint=WAY_OUT
             )
 
-    def _name(self, role: private.Role) -> str:
+    def _name(self, role: Role) -> str:
         """Name in the model of the parameter or buffer with this `role`."""
         key = str(role.key)
         return self.skeleton.canonical[self.renamed.get(key, key)]
 
-    def _target_of(self, role: private.Role) -> int:
+    def _target_of(self, role: Role) -> int:
         if role.of == "input":
             return self.program.inputs[int(role.key)]
         table = self.program.parameters if role.of == "parameter" else self.program.buffers
         return table[self._name(role)]
 
-    def _put_expects(self, outputs: list[tuple[Any, private.Role]]) -> list[Call]:
+    def _put_expects(self, outputs: list[tuple[Any, Role]]) -> list[Call]:
         """Put calls that repeat Python's questions, each as soon as its tensors exist."""
         questions = self.skeleton.step.questions
         asked = {role.key: node for node, role in outputs if role.kind == "output"}
@@ -467,11 +474,11 @@ def _user_name(node: torch.fx.Node) -> str:
 def _phase(node: torch.fx.Node, is_loss: bool) -> str:
     if is_loss:
         return "loss"
-    return "backward" if private.is_backward(node) else "forward"
+    return "backward" if is_backward(node) else "forward"
 
 
 def _is_draw(node: torch.fx.Node) -> bool:
-    made = isinstance(node.target, OpOverload) and not private.is_backward(node)
+    made = isinstance(node.target, OpOverload) and not is_backward(node)
     return made and _draws(node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
 
 

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import register_flop_formula
 from schedsim.errors import UnsupportedError
 
 from ..measure.storage import COMPOSITES
-from ..torch_private import joint_graphs as private
+from ..torch_private.autograd_nodes import autograd_within_an_op
 from ..torch_private.recurrent_functions import own_function, replaced_functions
 
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -74,7 +74,7 @@ def _eager_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     how = Recurrence(*given)
     # The kernel depends on whether a gradient is needed: it must be that of the plain model.
-    kernels = private.autograd_within_an_op() if how.derives else torch.no_grad()
+    kernels = autograd_within_an_op() if how.derives else torch.no_grad()
     with kernels:
         wanted = [w.detach().requires_grad_(how.derives) for w in weights]
         found = _run(x.detach(), batch_sizes, states, wanted, how)
@@ -121,7 +121,7 @@ def _eager_backward(*given: Any) -> list[Tensor]:
         for tensor, wants in zip([x, *states, *weights], wanted, strict=True)
     ]
     num = len(states)
-    with private.autograd_within_an_op():
+    with autograd_within_an_op():
         found = _run(flat[0], batch_sizes, flat[1 : 1 + num], flat[1 + num :], how)
         pairs = [
             (tensor, gradient)

@@ -16,7 +16,7 @@ from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..guards.asking import Answers, Question
 from ..guards.recording import Recorded
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import asked_by, is_fake
 from ..torch_private.open_functionals import bodies_seen_by
 from ..torch_private.pytrees import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 from ..torch_private.storage_refs import storage_key
@@ -131,7 +131,7 @@ class SkeletonStep(nn.Module):
         if not self.questions:
             return run_step(self.model, self.loss_function, extra, inputs, kwargs)
         answers = Answers(self.questions)
-        with private.asked_by(answers.ask), answers, bodies_seen_by(answers):
+        with asked_by(answers.ask), answers, bodies_seen_by(answers):
             loss = run_step(self.model, self.loss_function, extra, inputs, kwargs)
         if len(answers.tensors) != len(self.questions):
             raise UnsupportedError(
@@ -316,7 +316,7 @@ def refuse_unusual(model: nn.Module) -> None:
     """Raise for parameters whose size is not that of a plain tensor of their shape."""
     refuse_unshaped(model)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if type(tensor.data) is not torch.Tensor and not private.is_fake(tensor.data):
+        if type(tensor.data) is not torch.Tensor and not is_fake(tensor.data):
             raise UnsupportedError(
                 f"{name} is a {type(tensor.data).__name__}, not a plain tensor",
                 hint="plan it by blocks (level='block'), or before it is sharded or quantised",

@@ -22,7 +22,7 @@ from ..capture.program import (
     same_strides,
 )
 from ..torch_private import inductor_calls as inductor
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import fake_mode
 from ..torch_private.storage_refs import storage_key
 from .fusible import fusible_target
 
@@ -74,7 +74,7 @@ class _LayoutError(Exception):
 
 def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
     """Whether inductor would lay the step out in channels-last."""
-    mode = private.fake_mode()
+    mode = fake_mode()
     described = []
     for call in convolutions:
         if any(len(program.values[v].shape) != 4 for v in _first(call)):
@@ -96,7 +96,7 @@ class _Relaid:
             storages=[replace(storage) for storage in program.storages],
             calls=[],
         )
-        self.mode = private.fake_mode()
+        self.mode = fake_mode()
         self.results = {*program.outputs, *program.gradients.values()}
         self.results |= set(program.input_gradients.values())
         self.moved: dict[int, int] = {}  # old call -> new call

@@ -23,7 +23,7 @@ from ..capture.program import (
 )
 from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import fake_mode
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.op_modes import OpOverload, schema_of
 from ..torch_private.storage_refs import storage_key
@@ -51,7 +51,7 @@ def decompose(program: Program) -> Program:
 class _Decomposer:
     def __init__(self, program: Program) -> None:
         self.old = program
-        self.mode = private.fake_mode()
+        self.mode = fake_mode()
         self.new = replace(
             program,
             values=[replace(value) for value in program.values],

@@ -13,7 +13,7 @@ import torch
 
 from ..capture.program import Call, Program, Ref, Value, map_refs, refs
 from ..torch_private import inductor_calls as inductor
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import fake_mode
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 
@@ -97,7 +97,7 @@ class FusedGroup:
 
     def compiled_as(self, function: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
         """`function` of the group's arguments, compiled for their layouts."""
-        mode = private.fake_mode()
+        mode = fake_mode()
         with mode:
             examples = [
                 torch.empty_strided(shape, stride, dtype=dtype, device=device)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from ..capture.program import Call, Program, map_refs, refs
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import fake_mode
 from .fusible import fusible_target
 from .group import FusedGroup
 
@@ -67,7 +67,7 @@ def keeps_layouts(program: Program) -> bool:
         inputs = list(refs(call.args))
         if not any(values[v].shape and not any(values[v].stride) for v in inputs):
             continue
-        with private.fake_mode():
+        with fake_mode():
             made = call.target.uncompiled(*(_example(program, v) for v in inputs))
         rows = zip(call.outputs, made, strict=True)
         if any(v >= 0 and tensor.stride() != values[v].stride for v, tensor in rows):
@@ -77,7 +77,7 @@ def keeps_layouts(program: Program) -> bool:
 
 def _looked_at(program: Program, call: Call) -> dict[int, tuple[int, ...]]:
     """The strides of the outputs of a view."""
-    with private.fake_mode():
+    with fake_mode():
         made = call.target(
             *map_refs(call.args, lambda v: _example(program, v)),
             **map_refs(call.kwargs, lambda v: _example(program, v)),

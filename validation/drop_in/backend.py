@@ -13,14 +13,15 @@ import torch
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..guards.plan_variants import PlainStepWarning
-from ..torch_private import joint_graphs as private
+from ..torch_private.autograd_nodes import node_of_graph
+from ..torch_private.dynamo_graphs import input_names, replaced_inputs, unpack_at_once
 from ..torch_private.dynamo_settings import (
     allow_recurrence,
     break_at_packed_sequences,
     guard_hooks,
 )
 from ..torch_private.frame_callbacks import when_call_ends, when_compiling
-from ..torch_private.joint_graphs import Strides
+from ..torch_private.graph_halves import Strides, compiled_in_halves
 from ..torch_private.sharded_groups import gathers_around
 from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
 from ..torch_private.storage_refs import share_of
@@ -174,7 +175,7 @@ def compiled_part(
     session: Session, graph_module: torch.fx.GraphModule, inputs: list[Any]
 ) -> Callable[..., Any]:
     """`graph_module` as a part of the steps of `session`; unchanged, with a note, if not."""
-    private.unpack_at_once(graph_module)
+    unpack_at_once(graph_module)
     if session.options.compile and has_open_sizes(inputs):
 
         def trace(
@@ -189,7 +190,7 @@ def compiled_part(
 def _part_of_fixed_sizes(
     session: Session, graph_module: torch.fx.GraphModule, inputs: Sequence[Any], compiled: bool
 ) -> Callable[..., Any]:
-    names = private.input_names(graph_module)
+    names = input_names(graph_module)
 
     def trace(
         examples: Sequence[Any], strides: Mapping[int, Strides] | None
@@ -207,13 +208,13 @@ def _part_of_fixed_sizes(
             made.append(part)
             return part
 
-        call = private.compiled_in_halves(
+        call = compiled_in_halves(
             graph_module, examples, prepare, strides, keeps_draws=not compiled
         )
         return call, made[-1] if made else None
 
     try:
-        replaced = private.replaced_inputs(graph_module)
+        replaced = replaced_inputs(graph_module)
         if replaced:
             raise UnsupportedError(
                 f"it gives {replaced[0]} other data (.data = ...), which no graph here does; write "
@@ -254,7 +255,7 @@ def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callab
             part.early = early = part.gives_early(arguments)
             arguments = arguments if early is None else tuple(early.behind_nodes(arguments))
         found = call(*arguments)
-        node = private.node_of_graph(found)
+        node = node_of_graph(found)
         if node is not None:
             refuse_second_derivatives(node)
             node.register_prehook(begins)

@@ -22,8 +22,10 @@ from schedsim.errors import SchedsimError, UnsupportedError
 from ..autocasts import Autocast, backward_within
 from ..guards.plan_variants import RoundingWarning
 from ..op_level.emit import Halves
-from ..torch_private import joint_graphs as private
-from ..torch_private.joint_graphs import Strides
+from ..torch_private.autograd_nodes import node_of_graph
+from ..torch_private.dynamo_graphs import tracing_again
+from ..torch_private.fake_tensors import without_memory
+from ..torch_private.graph_halves import Strides
 from .joint_part import GivenGradient
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class GradientLayouts:
         self._session, self._trace, self._call, self._part = session, trace, call, part
         self._examples: list[Any] | None = None
         with suppress(Exception):  # of a tensor that cannot be without memory
-            self._examples = private.without_memory(examples)
+            self._examples = without_memory(examples)
         self._autocast = Autocast.now()
         self._parts: dict[Come, TracedPart | None] = {_traced(part): part}
         self._taken: dict[tuple[TracedPart, int, Come], tuple[TracedPart, int] | None] = {}
@@ -87,7 +89,7 @@ class GradientLayouts:
     def __call__(self, *arguments: Any) -> Any:
         """Call the graph by the part in use."""
         found = self._call(*arguments)
-        node = private.node_of_graph(found)
+        node = node_of_graph(found)
         if node is not None:
             node.set_materialize_grads(False)  # None, not zeros, where no gradient comes
             refuse_second_derivatives(node)
@@ -167,7 +169,7 @@ class GradientLayouts:
         try:
             with (
                 self._session.tracing(),
-                private.tracing_again(self._examples),
+                tracing_again(self._examples),
                 torch.enable_grad(),
                 self._autocast.entered(),
                 backward_within(autocast),

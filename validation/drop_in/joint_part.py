@@ -16,7 +16,8 @@ from ..capture.naming import clean
 from ..capture.program import Program, Ref, refs
 from ..capture.program_builder import ProgramBuilder, needed_for
 from ..capture.varying_sizes import VaryingSize, open_sizes
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import is_symbolic, known_of
+from ..torch_private.graph_roles import Role, output_roles, placeholder_role
 
 
 class JointPart(NamedTuple):
@@ -138,7 +139,7 @@ class _JointBuilder(ProgramBuilder):
 
     def part(self) -> JointPart:
         graph = self.graph_module.graph
-        roles = private.output_roles(graph)
+        roles = output_roles(graph)
         needed = needed_for(graph, [it for it, _ in roles if isinstance(it, torch.fx.Node)])
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -178,9 +179,9 @@ class _JointBuilder(ProgramBuilder):
             self._number_argument(node)
             return
         program = self.program
-        role = private.placeholder_role(node)
+        role = placeholder_role(node)
         if role.kind == "tangent" or node.name.startswith("tangents"):
-            open_size = any(private.is_symbolic(n) for n in (*fake.shape, *fake.stride()))
+            open_size = any(is_symbolic(n) for n in (*fake.shape, *fake.stride()))
             output = int(role.key) if role.kind == "tangent" else -1
             strides, shape = ((), None) if open_size else (fake.stride(), tuple(fake.shape))
             self.given.append(GivenGradient(output, strides, shape, fake.dtype))
@@ -195,7 +196,7 @@ class _JointBuilder(ProgramBuilder):
             raise UnsupportedError(f"parameter {self._name_at(position)} has a size that varies")
         sizes: list[Any] = list(fake.shape)
         for dim, size in enumerate(sizes):
-            if private.is_symbolic(size):
+            if is_symbolic(size):
                 number = self._size(size)
                 if isinstance(number, VaryingSize) and number.text.isidentifier():
                     self._note(number.text, size, position, dim)
@@ -218,17 +219,17 @@ class _JointBuilder(ProgramBuilder):
             source = self._source(position)
             if dim >= 0:
                 source += f".size()[{dim}]"
-            self.found[name] = OpenSize(position, dim, source, *private.known_of(size))
+            self.found[name] = OpenSize(position, dim, source, *known_of(size))
 
     def _note_span(self, storage: int, fake: torch.Tensor) -> None:
         """Note the bytes of an input's storage as a multiple of what the input spans of it."""
         num_bytes: Any = fake.untyped_storage().nbytes()
-        if not private.is_symbolic(num_bytes) or storage in self.spans:
+        if not is_symbolic(num_bytes) or storage in self.spans:
             return
         steps = [(n - 1) * step for n, step in zip(fake.shape, fake.stride(), strict=True)]
         span: Any = (1 + sum(steps)) * fake.dtype.itemsize
-        traced = private.known_of(span).traced if private.is_symbolic(span) else span
-        times = -(-private.known_of(num_bytes).traced // max(1, traced))
+        traced = known_of(span).traced if is_symbolic(span) else span
+        times = -(-known_of(num_bytes).traced // max(1, traced))
         self.spans[storage] = self._size(span * times)
 
     def _source(self, position: int) -> str:
@@ -253,7 +254,7 @@ class _JointBuilder(ProgramBuilder):
         name = name or f"argument{position}"
         return name if name not in self.program.parameters else f"{name}#{position}"
 
-    def _hold(self, outputs: list[tuple[torch.fx.Node | None, private.Role]]) -> None:
+    def _hold(self, outputs: list[tuple[torch.fx.Node | None, Role]]) -> None:
         """Let the caller's outputs live on; their ops run once: a repeat would only add memory."""
         program = self.program
         for node, role in outputs:
@@ -265,7 +266,7 @@ class _JointBuilder(ProgramBuilder):
                 program.held.append(value)
                 program.calls[storage.call].once = True
 
-    def _protect_changed(self, outputs: list[tuple[torch.fx.Node | None, private.Role]]) -> None:
+    def _protect_changed(self, outputs: list[tuple[torch.fx.Node | None, Role]]) -> None:
         """Make ops run once, within the forward half, if they read what changes after that half."""
         program = self.program
         changed = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..op_level.emit import Halves
-from ..torch_private import joint_graphs as private
+from ..torch_private.autograd_nodes import node_of_graph
 from .gradient_layouts import put_in_form, refuse_second_derivatives
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LackingGradients:
         """Call the graph."""
         part = self._part
         found = self._call(*arguments)
-        node = private.node_of_graph(found)
+        node = node_of_graph(found)
         if node is not None:
             node.set_materialize_grads(False)  # None, not zeros, where no gradient comes
             refuse_second_derivatives(node)

@@ -14,7 +14,8 @@ import torch
 
 from ..autocasts import Autocast
 from ..guards.plan_variants import PlainStepWarning
-from ..torch_private import joint_graphs as private
+from ..torch_private.dynamo_graphs import numbers_in_tensors, tracing_again, with_numbers
+from ..torch_private.fake_tensors import is_symbolic, without_memory
 
 if TYPE_CHECKING:
     from .session import Session
@@ -48,7 +49,7 @@ class SizedParts:
         graph_module: torch.fx.GraphModule,
     ) -> None:
         self._session, self._trace, self._graph_module = session, trace, graph_module
-        self._numbers = private.numbers_in_tensors(graph_module)
+        self._numbers = numbers_in_tensors(graph_module)
         self._autocast, self._with_grad = Autocast.now(), torch.is_grad_enabled()
         self._calls: dict[Key, Callable[..., Any]] = {}
 
@@ -73,25 +74,22 @@ class SizedParts:
         compiled = len(self._calls) < MOST_SIZES
         if not compiled:
             self._say(f"beyond {MOST_SIZES} sizes of one graph it runs uncompiled, within")
-        examples = private.without_memory(arguments)
+        examples = without_memory(arguments)
         with (
             self._session.tracing(),
-            private.tracing_again(examples),
+            tracing_again(examples),
             torch.set_grad_enabled(self._with_grad),
             self._autocast.entered(),
         ):
-            graph_module = private.with_numbers(self._graph_module, numbers)
+            graph_module = with_numbers(self._graph_module, numbers)
             return self._trace(graph_module, examples, compiled)
 
 
 def has_open_sizes(examples: Sequence[Any]) -> bool:
     """Whether a trace left a number or a size among `examples` open."""
     return any(
-        private.is_symbolic(it)
-        or (
-            isinstance(it, torch.Tensor)
-            and any(private.is_symbolic(n) for n in (*it.shape, *it.stride()))
-        )
+        is_symbolic(it)
+        or (isinstance(it, torch.Tensor) and any(is_symbolic(n) for n in (*it.shape, *it.stride())))
         for it in examples
     )
 

@@ -15,7 +15,7 @@ import torch
 
 from ..capture.gru_cells import gru_cell_as_op
 from ..capture.recurrent import KINDS, layer_as_op
-from ..torch_private.joint_graphs import is_traced
+from ..torch_private.fake_tensors import is_traced
 from ..torch_private.recurrent_functions import own_function
 
 

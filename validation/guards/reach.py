@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from ..torch_private.joint_graphs import function_of
+from ..torch_private.autograd_nodes import function_of
 
 _ALSO = (
     "torch", "numpy", "schedsim", "builtins", "sympy", "mpmath", "networkx", "triton", "optree",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..capture.naming import short_op_name
 from ..capture.skeleton import Skeleton
 from ..measure.storage import StorageTracker, local
-from ..torch_private import joint_graphs as private
+from ..torch_private.autograd_nodes import current_node_number, sequence_number
 from ..torch_private.op_modes import schema_name
 from ..torch_private.pytrees import tree_leaves
 from ..torch_private.storage_refs import key_of, storage_key
@@ -141,12 +141,12 @@ class LifetimeTracker(StorageTracker):  # type: ignore[no-untyped-call]  # torch
         path = self._modules[-1]
         own = f"{path}.{short}" if path else short
         if not self.in_backward:
-            self._by_node.setdefault(private.sequence_number() - 1, own)
+            self._by_node.setdefault(sequence_number() - 1, own)
             return own, False
         if torch.is_grad_enabled():
-            self._by_node.setdefault(private.sequence_number() - 1, own)
+            self._by_node.setdefault(sequence_number() - 1, own)
             return f"recompute.{own}", True
-        node = private.current_node_number()
+        node = current_node_number()
         return f"grad.{self._by_node.get(node, own)}", False
 
     def _meet(self, storage: torch.UntypedStorage) -> None:

@@ -11,7 +11,8 @@ from schedsim.errors import UnsupportedError
 from ..capture.fronts import WAY_OUT, Traced
 from ..capture.naming import Namer, short_op_name
 from ..capture.skeleton import Skeleton
-from ..torch_private import joint_graphs as private
+from ..torch_private.graph_roles import Role, is_backward, output_roles, placeholder_role
+from ..torch_private.joint_graphs import CutGraph, inductor_halves
 from ..torch_private.op_modes import OpOverload, schema_name
 from .lifetimes import LifetimeTracker, hold_state
 
@@ -40,7 +41,7 @@ def run_partitioned(skeleton: Skeleton, mode: Any, tracker: LifetimeTracker) -> 
         The step is no single graph, so that torch.compile would split it at its breaks.
     """
     try:
-        halves = private.inductor_halves(skeleton.step, skeleton.tensors, mode)
+        halves = inductor_halves(skeleton.step, skeleton.tensors, mode)
     except Exception as error:  # the model's own code may raise anything in a trace
         line = " ".join(str(error).split())[:200]
         raise UnsupportedError(
@@ -63,7 +64,7 @@ def run_partitioned(skeleton: Skeleton, mode: Any, tracker: LifetimeTracker) -> 
             given.append(torch.ones_like(node.meta["val"]) if tangent else kept.pop(node.name))
         del kept
         gradients = _Named(halves.backward, tracker, backward_names).boxed_run(given)
-        roles = [role for _, role in private.output_roles(halves.joint.graph)]
+        roles = [role for _, role in output_roles(halves.joint.graph)]
         for role, gradient in zip(roles[halves.num_outputs :], gradients, strict=True):
             if isinstance(gradient, torch.Tensor) and role.kind == "gradient":
                 life = tracker.life_of(gradient)
@@ -80,12 +81,12 @@ class _Outputs:
         self.kept = [one.name for one in node.args[0][num_outputs:]]
 
 
-def _arguments(halves: private.CutGraph, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def _arguments(halves: CutGraph, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     module = halves.module
     own: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
     own.update(module.named_buffers(remove_duplicate=False))
     roles = {
-        node.name: private.placeholder_role(node)
+        node.name: placeholder_role(node)
         for node in halves.joint.graph.find_nodes(op="placeholder")
     }
     found = []
@@ -95,7 +96,7 @@ def _arguments(halves: private.CutGraph, inputs: tuple[torch.Tensor, ...]) -> li
     return found
 
 
-def skeleton_name(skeleton: Skeleton, role: private.Role) -> str:
+def skeleton_name(skeleton: Skeleton, role: Role) -> str:
     """The name in the model of the parameter or input that `role` is a gradient of."""
     if role.of != "parameter":
         return f"input{role.key}"
@@ -109,8 +110,8 @@ def _names(joint: torch.fx.GraphModule) -> tuple[dict[str, str], dict[str, str]]
     forward, backward = {}, {}
     behind: set[torch.fx.Node] = set()  # nodes after the loss: not every backward node is marked
     for node in joint.graph.nodes:
-        is_tangent = node.op == "placeholder" and private.placeholder_role(node).kind == "tangent"
-        if is_tangent or private.is_backward(node) or behind.intersection(node.all_input_nodes):
+        is_tangent = node.op == "placeholder" and placeholder_role(node).kind == "tangent"
+        if is_tangent or is_backward(node) or behind.intersection(node.all_input_nodes):
             behind.add(node)
         target = node.target
         if not isinstance(target, OpOverload):

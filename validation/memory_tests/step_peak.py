@@ -21,7 +21,8 @@ from ..capture.attention_backends import KERNELS
 from ..capture.eager_paths import eager_paths
 from ..capture.optimizer_state import optimizer_bytes
 from ..capture.skeleton import Loss, Skeleton, make_skeleton
-from ..torch_private import joint_graphs as private
+from ..torch_private.dynamo_graphs import uncompiled
+from ..torch_private.fake_tensors import fake_mode
 from .lifetimes import Life, LifetimeTracker, hold_state
 from .partitioned import run_partitioned
 
@@ -197,13 +198,13 @@ def step_peak(
         raise SchedsimError(
             f"kernels={kernels!r} is unknown", hint=f"one of {', '.join(map(repr, KERNELS))}"
         )
-    mode = private.fake_mode()
+    mode = fake_mode()
     if not isinstance(model, nn.Module):
         with torch.device("meta"):  # a module of fakes cannot change its number format
             model, inputs, loss = _built(model())
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
-    plain = private.uncompiled(model)
+    plain = uncompiled(model)
     compiled = plain is not model if compiled is None else compiled
     with _collector_at_rest():
         skeleton = make_skeleton(plain, tuple(inputs), kwargs or {}, loss, mode)

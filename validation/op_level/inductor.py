@@ -11,7 +11,8 @@ import torch
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..capture.program import Program, empty_of
-from ..torch_private import joint_graphs as private
+from ..torch_private.fake_tensors import fake_mode
+from ..torch_private.joint_graphs import inductor_compiled
 from .emit import Half, Halves, emit
 from .random_replay import RandomReplay
 
@@ -71,7 +72,7 @@ def _compare(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) ->
 
 
 def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
-    mode = private.fake_mode()
+    mode = fake_mode()
     counts = [0] * len(module._counts)
     runs = module._runs
     random = RandomReplay(0, "cpu")
@@ -92,8 +93,8 @@ def _compiled(program: Program, halves: Halves, module: ScheduledOps) -> Halves:
         found = halves.backward.function(list(flat[:num]), kept, given_all, counts, random, None)
         return tuple(found)
 
-    quick_forward = private.inductor_compiled(forward, resident, mode)
-    quick_backward = private.inductor_compiled(backward, [*resident, *carried, gradient], mode)
+    quick_forward = inductor_compiled(forward, resident, mode)
+    quick_backward = inductor_compiled(backward, [*resident, *carried, gradient], mode)
     del outputs, carried
     is_compared = False
 

@@ -33,7 +33,7 @@ class Step(nn.Module):
 def test_stays_in_modules_are_noted_from_inside_out(monkeypatch):
     """By path in the model; what is outside of it is the loss; numbers never overlap wrongly."""
     counter = iter(range(1000))
-    monkeypatch.setattr(fronts.private, "sequence_number", lambda: next(counter))
+    monkeypatch.setattr(fronts, "sequence_number", lambda: next(counter))
     step, spans = Step(), []
     handles = _watch(step, spans)
     step(torch.ones(3, 2))
@@ -51,7 +51,7 @@ def test_stays_in_modules_are_noted_from_inside_out(monkeypatch):
 
 def test_what_a_failed_trace_left_behind_is_passed_over(monkeypatch):
     """A module that was entered and never left does not swallow the next stay."""
-    monkeypatch.setattr(fronts.private, "sequence_number", lambda: 7)
+    monkeypatch.setattr(fronts, "sequence_number", lambda: 7)
 
     class Raising(nn.Module):
         def forward(self, x):

@@ -10,7 +10,7 @@ from fused_steps import captured_step  # noqa: E402
 from schedsim.validation.compiled.constant_scatter import scatters_as_loops  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.torch_private import inductor_calls as inductor  # noqa: E402
-from schedsim.validation.torch_private import joint_graphs as private  # noqa: E402
+from schedsim.validation.torch_private.fake_tensors import fake_mode  # noqa: E402
 from torch import nn  # noqa: E402
 
 aten = torch.ops.aten
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 def looped(function, *tensors):
     """`function` traced, with its scatters as loops: what it calls, and a function of its own."""
-    mode = private.fake_mode()
+    mode = fake_mode()
     with mode:
         examples = [torch.empty_like(tensor, device="cpu") for tensor in tensors]
     graph = inductor.traced(function, examples, mode)

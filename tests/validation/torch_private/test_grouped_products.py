@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.torch_private.fake_tensors import fake_mode  # noqa: E402
 from schedsim.validation.torch_private.grouped_products import grouped_products  # noqa: E402
-from schedsim.validation.torch_private.joint_graphs import fake_mode  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402

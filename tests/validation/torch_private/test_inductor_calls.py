@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.torch_private import inductor_calls as inductor  # noqa: E402
-from schedsim.validation.torch_private import joint_graphs as private  # noqa: E402
+from schedsim.validation.torch_private.fake_tensors import fake_mode  # noqa: E402
 from torch._inductor.async_compile import AsyncCompile  # noqa: E402
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ def test_decompositions_take_normalisation_apart_and_leave_what_we_keep():
 
 
 def test_a_trace_is_of_decomposed_ops():
-    mode = private.fake_mode()
+    mode = fake_mode()
     with mode:
         x = torch.empty(4, 8)
     graph = inductor.traced(lambda x: aten._softmax.default(x, 1, False), [x], mode)
@@ -82,7 +82,7 @@ def test_threads_that_end_in_another_order_leave_no_wait_out(monkeypatch):
 
 @needs_compiler
 def test_code_may_be_called_after_the_wait():
-    mode = private.fake_mode()
+    mode = fake_mode()
     with mode:
         x = torch.empty(5)
     with inductor.kernels_later() as waits:

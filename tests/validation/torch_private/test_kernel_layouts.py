@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.torch_private.joint_graphs import fake_mode  # noqa: E402
+from schedsim.validation.torch_private.fake_tensors import fake_mode  # noqa: E402
 from schedsim.validation.torch_private.kernel_layouts import true_layouts  # noqa: E402
 
 INPUTS = {

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from schedsim.validation.torch_private import joint_graphs as private  # noqa: E402
+from schedsim.validation.torch_private.fake_tensors import fake_mode  # noqa: E402
 from schedsim.validation.torch_private.known_results import KnownResults  # noqa: E402
 from schedsim.validation.torch_private.pytrees import tree_leaves  # noqa: E402
 from schedsim.validation.torch_private.storage_refs import storage_key  # noqa: E402
@@ -69,7 +69,7 @@ def shown(made, sources):
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_results_are_what_the_op_gives(name, transposed, dtype, sizes):
-    mode = private.fake_mode()
+    mode = fake_mode()
     known = KnownResults(mode)
     held = []
     with mode:
@@ -91,7 +91,7 @@ def test_results_are_what_the_op_gives(name, transposed, dtype, sizes):
 
 
 def test_an_op_runs_once_on_equal_arguments(monkeypatch):
-    mode = private.fake_mode()
+    mode = fake_mode()
     known = KnownResults(mode)
     with mode:
         tensors = [torch.empty(3, 4) for _ in range(5)]
@@ -110,7 +110,7 @@ def test_an_op_runs_once_on_equal_arguments(monkeypatch):
 
 
 def test_constants_keep_their_values():
-    mode = private.fake_mode()
+    mode = fake_mode()
     known = KnownResults(mode)
     with mode:
         for value in (1.0, 2.0, 2.0):

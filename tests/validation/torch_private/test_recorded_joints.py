@@ -13,8 +13,8 @@ from schedsim.validation.capture.fronts import trace, trace_once  # noqa: E402
 from schedsim.validation.capture.program_builder import build_program  # noqa: E402
 from schedsim.validation.capture.skeleton import make_skeleton  # noqa: E402
 from schedsim.validation.guards.asking import Expect  # noqa: E402
-from schedsim.validation.torch_private import joint_graphs as private  # noqa: E402
 from schedsim.validation.torch_private import recorded_joints  # noqa: E402
+from schedsim.validation.torch_private.fake_tensors import fake_mode  # noqa: E402
 from schedsim.validation.torch_private.recorded_joints import NeedsExport  # noqa: E402
 from step_models import make_step  # noqa: E402
 from torch import nn  # noqa: E402
@@ -25,7 +25,7 @@ def programs(model, inputs, loss, recorded=None):
     """The program of each way; the first is ``None`` where a step is not noted down."""
     found = []
     for way in (trace_once, trace):
-        mode = private.fake_mode()
+        mode = fake_mode()
         skeleton = make_skeleton(model, inputs, {}, loss, mode, recorded)
         traced = way(skeleton, mode)
         program = traced and build_program(traced, skeleton)
@@ -197,14 +197,14 @@ LEFT = {
 def test_what_the_export_alone_can(change):
     """Steps that need more than a note of each op are left to it."""
     model, inputs = InPlace(LEFT[change]), (torch.randn(3, 4),)
-    mode = private.fake_mode()
+    mode = fake_mode()
     own = None if change == "a view" else summed
     assert trace_once(make_skeleton(model, inputs, {}, own, mode), mode) is None
 
 
 def test_the_weights_of_the_module_are_its_own_again():
     """A tied weight has one tensor after a trace, however it ended."""
-    mode = private.fake_mode()
+    mode = fake_mode()
     skeleton = make_skeleton(
         Mixed(), (torch.randn(3, 4),), {}, lambda out: out.unsqueeze_(0).sum(), mode
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import torch
-from schedsim.validation.torch_private.joint_graphs import fake_mode, is_fake
+from schedsim.validation.torch_private.fake_tensors import fake_mode, is_fake
 from schedsim.validation.torch_private.storage_refs import (
     DataPlaces,
     is_gone,

@@ -1,0 +1,72 @@
+"""Canaries of autograd's nodes: their numbers, their functions, autograd below an op."""
+
+from __future__ import annotations
+
+import torch
+from schedsim.validation.torch_private.autograd_nodes import (
+    autograd_within_an_op,
+    current_node_number,
+    function_of,
+    node_of_graph,
+    sequence_number,
+)
+
+
+def test_sequence_numbers_count_autograd_nodes():
+    before = sequence_number()
+    torch.ones(2, requires_grad=True).sum()
+    assert sequence_number() == before + 1
+
+
+def test_the_backward_node_that_runs_is_known():
+    """By the number that its forward op was given."""
+    seen = []
+
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append((func, current_node_number(), sequence_number() - 1))
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        torch.zeros(3, requires_grad=True).exp().sum().backward()
+    forward = [number for func, _, number in seen if func is torch.ops.aten.exp.default]
+    backward = [node for func, node, _ in seen if func is torch.ops.aten.mul.Tensor]
+    assert forward == backward
+
+
+def test_an_autograd_function_is_found_by_its_context():
+    """While its forward runs."""
+    seen = []
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            seen.append(function_of(ctx))
+            return x * 2
+
+    Twice.apply(torch.ones(1))
+    assert seen == [Twice]
+    assert function_of(None) is None
+
+
+def test_the_node_of_a_compiled_graph_is_told_from_others():
+    """By the class that AOTAutograd gives it; eager nodes and numbers are none."""
+    torch._dynamo.reset()
+    x = torch.ones(2, requires_grad=True)
+    found = torch.compile(lambda x: x.sin(), backend="aot_eager")(x)
+    assert node_of_graph((1, found)) is found.grad_fn
+    assert node_of_graph(x.sin()) is None
+    torch._dynamo.reset()
+
+
+@torch.library.custom_op("schedsim_tests::slope_of_square", mutates_args=())
+def slope_of_square(x: torch.Tensor) -> torch.Tensor:
+    """Twice `x`, by autograd within the op."""
+    with autograd_within_an_op():
+        y = x.detach().requires_grad_()
+        return torch.autograd.grad((y * y).sum(), y)[0].clone()
+
+
+def test_autograd_works_within_an_op():
+    """Where it is off by default."""
+    assert slope_of_square(torch.tensor([1.0, 3.0])).tolist() == [2.0, 6.0]

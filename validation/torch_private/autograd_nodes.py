@@ -1,0 +1,47 @@
+"""Nodes of autograd's graph: their numbers, functions, and the one of a compiled graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def sequence_number() -> int:
+    """The number that the next autograd node will carry."""
+    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+
+
+def current_node_number() -> int:
+    """The number of the autograd node whose backward runs now; -1 where none does."""
+    node = torch._C._current_autograd_node()
+    return -1 if node is None else int(node._sequence_nr())
+
+
+def function_of(context: object) -> type | None:
+    """The class of the autograd function whose forward has `context` as its first argument."""
+    found: type | None = getattr(context, "_forward_cls", None)
+    return found
+
+
+@contextlib.contextmanager
+def autograd_within_an_op() -> Iterator[None]:
+    """Let autograd work in the kernel of an op, which runs below it."""
+    keys = torch._C.DispatchKey
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for name in ("AutogradCPU", "AutogradOther", "AutogradFunctionality", "ADInplaceOrView"):
+        excluded = excluded.remove(getattr(keys, name))
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+def node_of_graph(found: Any) -> Any:
+    """The node of the autograd graph of the compiled graph that returned `found`, or ``None``."""
+    for one in found if isinstance(found, tuple | list) else (found,):
+        node: Any = one.grad_fn if isinstance(one, torch.Tensor) else None
+        if node is not None and type(node).__name__ == "CompiledFunctionBackward":
+            return node
+    return None
