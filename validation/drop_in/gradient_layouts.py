@@ -11,12 +11,11 @@ import warnings
 import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from schedsim import Graph, Schedule
+from schedsim import Schedule
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..autocasts import Autocast, backward_within
@@ -279,7 +278,7 @@ def _taken_over(
     if not same or not needed <= kept:
         return None
     if not other.is_measured:
-        other.graph = _with_costs_of(part.graph, other.graph, alike)
+        other.cost_as(part, alike)
     copied = sum(
         it.untyped_storage().nbytes()
         for it, was in zip(given, part.given, strict=False)
@@ -288,18 +287,6 @@ def _taken_over(
     if other.cost(at).backward_bytes > part.own_backward_bytes(number) + copied:
         return None
     return other, at
-
-
-def _with_costs_of(graph: Graph, other: Graph, alike: Mapping[str, str]) -> Graph:
-    """`other` with the times and workspaces of the ops of `graph` that its ops stand for."""
-    known = {alike.get(op.name, op.name): op for op in graph.ops}
-    ops = []
-    for op in other.ops:
-        if op.name in known:
-            was = known[op.name]
-            op = replace(op, time_s=was.time_s, workspace_bytes=was.workspace_bytes)
-        ops.append(op)
-    return replace(other, ops=tuple(ops))
 
 
 def _kept(halves: Halves, constants: Container[int]) -> set[tuple[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -213,19 +213,35 @@ class TracedPart:
             program=program,
         )
 
-    def cost_as(self, other: TracedPart) -> None:
-        """Take the times and workspaces of `other`, whose ops have the same names."""
-        known = {op.name: op for op in other.graph.ops}
+    def cost_as(self, other: TracedPart, alike: Mapping[str, str] | None = None) -> None:
+        """Take the times and workspaces of the ops of `other`.
+
+        Parameters
+        ----------
+        alike
+            Names of ops of `other`, with those of this part's that they stand for, where they
+            differ.
+        """
+        known = {(alike or {}).get(op.name, op.name): op for op in other.graph.ops}
         ops = tuple(
-            replace(op, time_s=of.time_s, workspace_bytes=of.workspace_bytes)
+            op
+            if op.name not in known
+            else replace(
+                op,
+                time_s=known[op.name].time_s,
+                workspace_bytes=known[op.name].workspace_bytes,
+            )
             for op in self.graph.ops
-            for of in (known[op.name],)
         )
         if ops != self.graph.ops:
             self.graph = replace(self.graph, ops=ops)
-            self._costs.clear()
-            self._quickest.clear()
-            self._used_graphs.clear()
+            self._forget_costs()
+
+    def _forget_costs(self) -> None:
+        """Evaluate schedules anew: the costs of ops are others."""
+        self._costs.clear()
+        self._quickest.clear()
+        self._used_graphs.clear()
 
     # -- as a workload ----------------------------------------------------------------------------
 
@@ -254,9 +270,7 @@ class TracedPart:
         )
         self.graph = replace(graph, ops=ops)
         self.sizes.note(binding, self.graph)
-        self._costs.clear()
-        self._quickest.clear()
-        self._used_graphs.clear()
+        self._forget_costs()
 
     @property
     def is_measured(self) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -53,6 +56,29 @@ def test_every_schedule_gives_the_eager_bits():
     assert all(map(torch.equal, gradients(step, x, weight), expected))
     assert part.run_counts[again[0]] == 3  # two backwards
     assert part.cost(number).kept_bytes < part.cost(0).kept_bytes
+    torch._dynamo.reset()
+
+
+def test_costs_of_another_part_are_taken_and_those_before_are_forgotten(monkeypatch):
+    """A part for other strides of gradients takes them again when they have been measured."""
+    torch._dynamo.reset()
+    options = {"budget": 10**9}
+    step = torch.compile(stacked, backend="schedsim", options=options)
+    step(torch.randn(8, 8, requires_grad=True), torch.nn.Parameter(torch.randn(8, 8)))
+    (part,) = session_of(options).parts
+    monkeypatch.setattr(traced_part.TracedPart, "is_measured", False)
+    found = []
+    for workspace, time_s in ((1000, 1.0), (3000, 2.0)):
+        ops = [
+            replace(op, name=f"other {op.name}", workspace_bytes=workspace, time_s=time_s)
+            for op in part.graph.ops
+        ]
+        other = SimpleNamespace(graph=SimpleNamespace(ops=ops))
+        part.cost_as(other, {op.name: op.name.removeprefix("other ") for op in ops})
+        found.append(part.cost(0))
+    one, two = found
+    assert two.backward_bytes - one.backward_bytes == 2000
+    assert (one.time_s, two.time_s) == (part.graph.num_ops, 2 * part.graph.num_ops)
     torch._dynamo.reset()
 
 
