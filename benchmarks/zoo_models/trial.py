@@ -9,7 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,20 +54,24 @@ class Trace:
         Of the same loop before, in whose steps whatever comes first was captured and measured.
     """
 
-    tensors: list[tuple[str, Tensor]] = field(default_factory=list)
+    tensors: list[tuple[str, KeptTensor]] = field(default_factory=list)
     peak_bytes: int = 0
     earlier: Trace | None = None
 
     def note(self, name: str, tensor: Tensor | None) -> None:
-        """Keep a copy."""
-        kept = torch.empty(0) if tensor is None else tensor.detach().to_dense().clone()
-        self.tensors.append((name, kept))
+        """Keep a copy; of a sparse tensor, copies of its places and entries."""
+        found = torch.empty(0) if tensor is None else tensor.detach()
+        if found.is_sparse:
+            self.note(f"places of {name}", found._indices())
+            found = found._values()
+        self.tensors.append((name, KeptTensor.of(found)))
 
     def difference(self, other: Trace) -> str | None:
         """The first difference, and its size; ``None`` if all is equal to the bit."""
         if len(self.tensors) != len(other.tensors):
             return f"{len(other.tensors)} tensors instead of {len(self.tensors)}"
-        for (name, a), (_, b) in zip(self.tensors, other.tensors, strict=True):
+        for (name, kept), (_, its) in zip(self.tensors, other.tensors, strict=True):
+            a, b = kept.tensor, its.tensor
             if a.shape != b.shape or a.dtype != b.dtype:
                 return f"{name} is {tuple(b.shape)} of {b.dtype}, not {tuple(a.shape)} of {a.dtype}"
             if not torch.equal(a, b) and not _same_nans(a, b):
@@ -75,6 +79,26 @@ class Trace:
                 gap = (a.cdouble() - b.cdouble()).abs().max()
                 return f"{name} by {float(gap / (scale or 1.0)):.1e} of its largest entry"
         return None
+
+
+class KeptTensor(NamedTuple):
+    """A copy that torch's allocator knows nothing of: no memory of the loop that is measured."""
+
+    entries: Any
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> KeptTensor:
+        """A copy of `tensor`, which is dense."""
+        plain = tensor.resolve_conj().resolve_neg()
+        # NumPy has no bfloat16.
+        whole = plain.view(torch.int16) if plain.dtype is torch.bfloat16 else plain
+        return cls(whole.numpy().copy(), tensor.dtype)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tensor that was kept."""
+        return torch.from_numpy(self.entries).view(self.dtype)
 
 
 def _same_nans(a: Tensor, b: Tensor) -> bool:
