@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import zoo_models  # noqa: E402, F401
+from schedsim.validation.measure import AllocatorMeter  # noqa: E402
 from zoo_models.subject import ENTRIES, Entry  # noqa: E402
 from zoo_models.trial import (  # noqa: E402
     DIFFERENT,
@@ -19,6 +20,7 @@ from zoo_models.trial import (  # noqa: E402
     OVER,
     REFUSED,
     Attempt,
+    KeptTensor,
     Trace,
     plain_loop,
     rows,
@@ -54,7 +56,7 @@ def test_what_differs_is_seen(monkeypatch):
     """Another number in one gradient, and a budget that is passed: the rows say so."""
     entry = ENTRIES["parameter-hooks"]
     spoilt = plain_loop(entry)
-    spoilt.tensors[1][1][0, 0] += 1.0
+    spoilt.tensors[1][1].entries[0, 0] += 1.0
     found = {"budget_bytes": spoilt.peak_bytes, "level": "op"}
     monkeypatch.setattr(Attempt, "within", lambda self, budget: (spoilt, dict(found)))
     results = [row["result"] for row in rows(entry, "whole step", (0.8,))]
@@ -70,8 +72,35 @@ def test_traces_are_compared_to_the_bit():
     one.note("loss", torch.tensor([1.0, float("nan")]))
     two.note("loss", torch.tensor([1.0, float("nan")]))
     assert one.difference(two) is None
-    two.tensors[0][1][0] = 1.0 + 1e-7
+    two.tensors[0][1].entries[0] = 1.0 + 1e-7
     assert "loss by" in one.difference(two)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor([1.5, -2.0]).bfloat16(),
+        torch.tensor([1 + 2j, 3 - 1j]).conj(),
+        torch.tensor(True),
+        torch.zeros(0, 3),
+        torch.rand(3, 4).t(),
+    ],
+)
+def test_copies_are_kept_to_the_bit_outside_of_torch(tensor):
+    """Of any format and layout."""
+    [reading] = AllocatorMeter().read(lambda: KeptTensor.of(tensor))
+    kept = reading.result.tensor
+    assert torch.equal(kept, tensor)
+    assert kept.dtype is tensor.dtype
+    assert reading.peak_bytes == 0 or tensor.is_conj()
+
+
+def test_places_and_entries_of_sparse_gradients_are_compared():
+    one, two = Trace(), Trace()
+    for trace, entry in ((one, 1.0), (two, 2.0)):
+        trace.note("table", torch.sparse_coo_tensor([[1]], [entry], (3,), check_invariants=True))
+    assert "table by" in one.difference(two)
+    assert one.difference(one) is None
 
 
 def test_the_page_counts_what_the_rows_say(tmp_path):
