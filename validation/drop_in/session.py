@@ -612,8 +612,8 @@ class Session:
         self._says_behind = True
         self._tell(
             f"with the code behind its backward a step takes about {format_bytes(peak)}, over the "
-            f"budget of {format_bytes(budget)}: no schedule changes what runs there, as another "
-            "forward of the model's modules (functional_call, model.forward)",
+            f"budget of {format_bytes(budget)}: no schedule changes what runs there, as copies of "
+            "gradients, or another forward of the model's modules (functional_call, model.forward)",
             PlainStepWarning,
         )
 
