@@ -37,7 +37,15 @@ ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "benchmarks/results/published-clusters.jsonl"
 PAGE = ROOT / "benchmarks/results/published-clusters.md"
 _DEGREES = ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
-_CHOSEN = ("batch", "num_micro_batches", "schedule", "num_chunks", "recompute", "regather")
+_CHOSEN = (
+    "batch",
+    "num_micro_batches",
+    "schedule",
+    "num_chunks",
+    "recompute",
+    "regather",
+    "zero_stage",
+)
 _MEMORY = {"h100-96gb": 95.0396 * 2**30, "h100-80gb": 80e9, "a100-80gb": 80e9}
 
 
@@ -46,7 +54,7 @@ def published() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     titan, steps = _claims_of("torchtitan"), _claims_of("cluster-steps")
     for group, runs in titan.GROUPS.items():
         for run in runs:
-            yield f"{group}: {run.name}", run.model, "h100-96gb", dict(run.options)
+            yield f"{group}: {run.name}", run.model, run.device, dict(run.options)
     for name, (preset, pipeline, batch, chunks, *_) in steps.KORTHIKANTI.items():
         order = {"schedule": "interleaved", "num_chunks": chunks} if chunks > 1 else {}
         yield (
