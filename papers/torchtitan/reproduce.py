@@ -19,7 +19,8 @@ import schedsim
 
 SOURCE = Source(
     title="torchtitan's benchmarks and pull requests, 2024 to 2026",
-    what="memory and tokens per second of 53 runs on 8 to 512 GPUs, predicted",
+    what=f"memory and tokens per second of {sum(map(len, GROUPS.values()))} runs on 8 to 512 GPUs, "
+    "predicted",
 )
 # How far a prediction may be from a run: of memory 12 %, of time 15 %.
 MEMORY, TIME = 0.12, 0.15
