@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from normed_line import NormedLine
 from schedsim.validation.torch_private.fake_tensors import fake_mode
 from schedsim.validation.torch_private.graph_roles import (
     is_backward,
@@ -13,20 +14,11 @@ from schedsim.validation.torch_private.joint_graphs import export_joint
 from torch import nn
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
-
-    def forward(self, x):
-        return self.norm(self.linear(x)).sum()
-
-
 def test_tags_and_numbers_of_nodes():
     """Backward nodes are tagged, and carry the sequence number of their forward op."""
     mode = fake_mode()
     with mode:
-        model, inputs = Net(), (torch.zeros(4, 3),)
+        model, inputs = NormedLine(), (torch.zeros(4, 3),)
     nodes = [n for n in export_joint(model, inputs, mode).graph.nodes if n.op == "call_function"]
     backward = [node for node in nodes if is_backward(node)]
     forward = [node for node in nodes if not is_backward(node)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from normed_line import NormedLine
 from schedsim.validation.torch_private.dynamo_graphs import dynamo_graph
 from schedsim.validation.torch_private.fake_tensors import fake_mode
 from schedsim.validation.torch_private.graph_roles import (
@@ -17,23 +18,13 @@ from schedsim.validation.torch_private.joint_graphs import (
     inductor_compiled,
     inductor_halves,
 )
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
-
-    def forward(self, x):
-        return self.norm(self.linear(x)).sum()
 
 
 @pytest.fixture
 def step():
     mode = fake_mode()
     with mode:
-        return Net(), (torch.zeros(4, 3),), mode
+        return NormedLine(), (torch.zeros(4, 3),), mode
 
 
 def roles_in(graph_module):
