@@ -21,6 +21,7 @@ from .block_level.scheduled_blocks import loss_of
 from .block_times import BlockTimes
 from .capture import CapturedGraph, capture
 from .capture.capture import record_step
+from .capture.program import generator_states_bytes
 from .capture.program_builder import NoLossError
 from .captured_step import CapturedStep
 from .compiled.compile_step import compiled_where_it_works
@@ -336,19 +337,10 @@ def _with_costs(
         (*captured.notes, *line),
         None,
         kept_gradients_bytes=kept,
-        most_states_bytes=_most_states_bytes(captured),
+        most_states_bytes=generator_states_bytes(captured.program, captured.backend),
         backward=captured.backward,
         _own_static_bytes=static,
     )
-
-
-def _most_states_bytes(captured: CapturedGraph) -> int:
-    if captured.backend != "cpu":
-        return 0
-    # What draws the seeds of a compiled step runs once, and is never replayed.
-    num_random = sum(call.random and not call.once for call in captured.program.calls)
-    # One additional state is put aside while a repeat runs.
-    return (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
 
 
 def _with_optimizer(

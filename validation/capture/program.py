@@ -239,3 +239,16 @@ def map_refs(tree: Any, change: Callable[[int], Any]) -> Any:
     if isinstance(tree, dict):
         return {key: map_refs(item, change) for key, item in tree.items()}
     return tree
+
+
+def generator_states_bytes(program: Program, device: str) -> int:
+    """Most bytes of the generator's states that repeats of the random ops of `program` keep.
+
+    Only those of a CPU's generator are tensors of the allocator. An op that runs once, as what
+    draws the seeds of a compiled step, is never replayed.
+    """
+    num_random = sum(call.random and not call.once for call in program.calls)
+    if device != "cpu" or not num_random:
+        return 0
+    # One additional state is put aside while a repeat runs.
+    return (num_random + 1) * torch.get_rng_state().numel()

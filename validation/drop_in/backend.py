@@ -13,7 +13,6 @@ import torch
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..guards.plan_variants import PlainStepWarning
-from ..torch_private.autograd_nodes import node_of_graph
 from ..torch_private.dynamo_graphs import input_names, replaced_inputs, unpack_at_once
 from ..torch_private.dynamo_settings import (
     allow_recurrence,
@@ -26,7 +25,7 @@ from ..torch_private.sharded_groups import gathers_around
 from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
 from ..torch_private.storage_refs import share_of
 from .drop_in_options import DropInOptions
-from .gradient_layouts import GradientLayouts, refuse_second_derivatives
+from .gradient_layouts import GradientLayouts, watch_backward
 from .joint_part import joint_part
 from .lacking_gradients import LackingGradients
 from .session import Session
@@ -255,10 +254,7 @@ def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callab
             part.early = early = part.gives_early(arguments)
             arguments = arguments if early is None else tuple(early.behind_nodes(arguments))
         found = call(*arguments)
-        node = node_of_graph(found)
-        if node is not None:
-            refuse_second_derivatives(node)
-            node.register_prehook(begins)
+        watch_backward(found, begins)
         return found
 
     return run

@@ -88,11 +88,7 @@ class GradientLayouts:
     def __call__(self, *arguments: Any) -> Any:
         """Call the graph by the part in use."""
         found = self._call(*arguments)
-        node = node_of_graph(found)
-        if node is not None:
-            node.set_materialize_grads(False)  # None, not zeros, where no gradient comes
-            refuse_second_derivatives(node)
-            node.register_prehook(self._backward_begins)
+        watch_backward(found, self._backward_begins, makes_zeros=False)
         return found
 
     def _backward_begins(self, _given: Sequence[Any]) -> None:
@@ -196,7 +192,23 @@ class GradientLayouts:
         warnings.warn(line, RoundingWarning, stacklevel=2)
 
 
-def refuse_second_derivatives(node: Any) -> None:
+def watch_backward(
+    found: Any, begins: Callable[[Sequence[Any]], None], *, makes_zeros: bool = True
+) -> None:
+    """Call `begins` as the backward of the graph begins that returned `found`.
+
+    Second derivatives are refused. Gradients that do not come are zeros, or ``None``.
+    """
+    node = node_of_graph(found)
+    if node is None:
+        return
+    if not makes_zeros:
+        node.set_materialize_grads(False)
+    _refuse_second_derivatives(node)
+    node.register_prehook(begins)
+
+
+def _refuse_second_derivatives(node: Any) -> None:
     """Have gradients that the backward of `node` gave say so where they are derived themselves."""
     known = weakref.ref(node)
 

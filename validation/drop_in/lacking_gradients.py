@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..op_level.emit import Halves
-from ..torch_private.autograd_nodes import node_of_graph
-from .gradient_layouts import put_in_form, refuse_second_derivatives
+from .gradient_layouts import put_in_form, watch_backward
 
 if TYPE_CHECKING:
     from .session import Session
@@ -41,11 +40,9 @@ class LackingGradients:
         """Call the graph."""
         part = self._part
         found = self._call(*arguments)
-        node = node_of_graph(found)
-        if node is not None:
-            node.set_materialize_grads(False)  # None, not zeros, where no gradient comes
-            refuse_second_derivatives(node)
-            node.register_prehook(lambda _given: part.backward_place.run_here(part.name))
+        watch_backward(
+            found, lambda _given: part.backward_place.run_here(part.name), makes_zeros=False
+        )
         return found
 
     def backward_of(

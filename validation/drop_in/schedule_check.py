@@ -286,6 +286,12 @@ class ScheduleTrust:
         """Whether some schedule is to be compared ahead of need."""
         return bool(self._now or self._later)
 
+    def may_compare(self, binding: Binding) -> bool:
+        """Whether a step of these sizes may compare some ahead, if they fit."""
+        if not self._now and not self.has_met(binding):
+            return False
+        return any(binding not in self._sizes(it) for it in (*self._now, *self._later))
+
     def expected(self, binding: Binding, fitting: Container[int]) -> list[int]:
         """The schedules to compare in a step of these sizes, among those `fitting`, ahead of need.
 

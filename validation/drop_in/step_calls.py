@@ -123,12 +123,16 @@ class StepCalls:
 
         As of a forward whose output is held outside of the loop, and has no backward.
         """
-        opened = [i for i, call in enumerate(self.rows) if call.is_open]
-        for i in opened:
-            later = (c for c in self.rows[i + 1 :] if c.is_done and c.part is self.rows[i].part)
-            if sum(1 for _ in later) < _MOST_LATER:
-                return []
-        return [self.rows[i] for i in opened]
+        held: list[PartCall] = []
+        if len(self.rows) <= _MOST_LATER:
+            return held
+        for i, call in enumerate(self.rows):
+            if call.is_open:
+                later = self.rows[i + 1 :]
+                if sum(it.is_done and it.part is call.part for it in later) < _MOST_LATER:
+                    return []
+                held.append(call)
+        return held
 
     @property
     def is_done(self) -> bool:

@@ -16,7 +16,7 @@ from schedsim import Graph, Schedule
 from schedsim.dataflow.run_once import with_once
 from schedsim.simulation.simulator import memory_at_sizes
 
-from ..capture.program import Program, Ref
+from ..capture.program import Program, Ref, generator_states_bytes
 from ..capture.to_graph import to_graph
 from ..capture.varying_sizes import VaryingSize, numbers_of, settled_program
 from ..compiled.baked_views import bake_views
@@ -142,6 +142,7 @@ class TracedPart:
         self.use = OutputUse()
         self._is_use_seen = False
         self._used_graphs: dict[OutputUse, Graph] = {}
+        self._costed_as: Graph | None = None  # whose costs the ops have, if they are another part's
         self.layouts: GradientLayouts | LackingGradients | None = None
         self.early: EarlyGradients | None = None
         # By the place of a call's header; nodes of the autograd graph hold them.
@@ -222,6 +223,8 @@ class TracedPart:
             Names of ops of `other`, with those of this part's that they stand for, where they
             differ.
         """
+        if other.graph is self._costed_as:
+            return  # a backward asks each time
         known = {(alike or {}).get(op.name, op.name): op for op in other.graph.ops}
         ops = tuple(
             op
@@ -236,12 +239,14 @@ class TracedPart:
         if ops != self.graph.ops:
             self.graph = replace(self.graph, ops=ops)
             self._forget_costs()
+        self._costed_as = other.graph
 
     def _forget_costs(self) -> None:
         """Evaluate schedules anew: the costs of ops are others."""
         self._costs.clear()
         self._quickest.clear()
         self._used_graphs.clear()
+        self._costed_as = None
 
     # -- as a workload ----------------------------------------------------------------------------
 
@@ -338,9 +343,7 @@ class TracedPart:
 
         And of the gradients that the caller holds where a backward starts at a number.
         """
-        num_random = sum(call.random and not call.once for call in self.program.calls)
-        states = (num_random + 1) * torch.get_rng_state().numel() if num_random else 0
-        states = states if self.device == "cpu" else 0
+        states = generator_states_bytes(self.program, self.device)
         return 8 * (1 + len(self.sizes.names)) + states + self.outputs.root_bytes
 
     def output_bytes(self, binding: Binding = ()) -> int:
@@ -560,7 +563,8 @@ class TracedPart:
         trust = self.trust
         if not trust.expects:
             return
-        fitting = self.session.others_that_fit(self, binding)
+        # Nothing is looked for in steps that have nothing to compare: most of them.
+        fitting = self.session.others_that_fit(self, binding) if trust.may_compare(binding) else []
         for ahead in trust.expected(binding, fitting):
             others = [number, *fitting]
             _, wrong = trust.settle(ahead, binding, others, comparison.difference)

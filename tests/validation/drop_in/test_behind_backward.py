@@ -59,14 +59,20 @@ def sharpness_aware(model, x):
     return found
 
 
+def within(share, model, x, step=_half):
+    """`model` in place within that share of what a plain `step` takes beside what is resident."""
+    plain = copy.deepcopy(model)
+    [reading] = AllocatorMeter().read(lambda: step(plain, x))
+    budget = storage_bytes([*model.parameters(), x]) + int(share * reading.peak_bytes)
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, check="never")
+    return budget
+
+
 def test_what_a_loop_keeps_behind_a_backward_is_resident_in_the_next():
     """A copy of all gradients, in steps that take turns."""
     model, x = deep_model(), torch.randn(128, 16)
-    plain = copy.deepcopy(model)
     resident = storage_bytes([*model.parameters(), x])
-    [expected] = AllocatorMeter().read(lambda: sharpness_aware(plain, x))
-    budget = resident + int(0.85 * expected.peak_bytes)
-    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, check="never")
+    budget = within(0.85, model, x, sharpness_aware)
     for _ in range(4):
         sharpness_aware(model, x)
     [reading] = AllocatorMeter().read(lambda: sharpness_aware(model, x))
@@ -78,10 +84,7 @@ def test_code_behind_a_backward_that_takes_more_than_the_budget_is_told(behind):
     """Another forward of the model as it is: in no part."""
     model, x = deep_model(), torch.randn(256, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    plain = copy.deepcopy(model)
-    [reading] = AllocatorMeter().read(lambda: _half(plain, x))
-    budget = storage_bytes([*model.parameters(), x]) + int(0.7 * reading.peak_bytes)
-    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, check="never")
+    within(0.7, model, x)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(4):
@@ -98,10 +101,7 @@ def test_code_behind_a_backward_that_takes_more_than_the_budget_is_told(behind):
 def test_what_fits_beside_no_plan_is_told_and_not_counted():
     """As of data that are loaded after the first step: the loop goes on."""
     model, x = deep_model(), torch.randn(128, 16)
-    plain = copy.deepcopy(model)
-    [reading] = AllocatorMeter().read(lambda: _half(plain, x))
-    budget = storage_bytes([*model.parameters(), x]) + int(0.9 * reading.peak_bytes)
-    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, check="never")
+    budget = within(0.9, model, x)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(4):

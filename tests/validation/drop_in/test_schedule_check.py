@@ -243,6 +243,20 @@ def test_schedules_are_compared_ahead_of_need():
     assert trust.expected((9,), fitting=[1, 2]) == [1]
 
 
+def test_a_step_that_has_nothing_to_compare_is_known_before_anything_is_looked_for():
+    """One of new sizes that made no schedule, and one at whose sizes all were compared."""
+    trust = ScheduleTrust()
+    trust.trust(0, (8,))
+    trust.expect(1, now=False)
+    assert not trust.may_compare((8,))
+    trust.meet((8,))
+    assert trust.may_compare((8,))
+    trust.settle(1, (8,), [0], lambda *_: None)
+    assert not trust.may_compare((8,))
+    trust.expect(2, now=True)
+    assert trust.may_compare((9,))
+
+
 def test_new_sizes_run_by_what_was_compared():
     """A few times: where no sizes come twice, some step has to compare."""
     trust = ScheduleTrust()
