@@ -15,7 +15,8 @@ from collections.abc import Callable
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
-from .layer_ops import COPY, ELEMENT, LayerOps, LayerWriter, nothing
+from .layer_blocks import COPY, ELEMENT, nothing
+from .layer_ops import LayerOps, LayerWriter
 from .tape import RankOp
 from .training import Training
 
@@ -269,6 +270,7 @@ class Float8LayerWriter(LayerWriter):
                 float8_flops=self._flops[made],
                 moved_bytes=moved,
                 kind="product",
+                exact_sums=True,
             )
         )
         tape.give(given, d)
@@ -286,6 +288,7 @@ class Float8LayerWriter(LayerWriter):
                 float8_flops=self._flops[made],
                 moved_bytes=moved,
                 kind="product",
+                exact_sums=True,
             )
         )
 

@@ -9,7 +9,8 @@ from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
 from .kept_names import kept_names, split_host
-from .layer_ops import COPY, LayerOps, LayerWriter
+from .layer_blocks import COPY
+from .layer_ops import LayerOps, LayerWriter
 from .tape import RankOp
 from .training import Training
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from ..dataflow.graph import Op
+from .layer_blocks import norm_moves
 from .rank_units import UnitWriter
 from .stages import StageParts
 
@@ -130,7 +131,7 @@ class EndWriter(UnitWriter):
             Op(
                 f"norm {micro}",
                 "forward",
-                op_s(0, 0, 6 * self.part) + link,
+                op_s(0, 0, norm_moves(training)[0] * self.part) + link,
                 0,
                 (x, *weights),
                 self._passing(f"final {micro}") | self._wide_norm(micro) | {n: whole},
@@ -237,7 +238,7 @@ class EndWriter(UnitWriter):
             Op(
                 f"norm' {micro}",
                 "backward",
-                op_s(0, 0, 8 * self.part) + link,
+                op_s(0, 0, norm_moves(training)[1] * self.part) + link,
                 0,
                 (f"D final {micro}", *(self._wide_norm(micro) or (x,)), *weights),
                 self._passing(f"final' {micro}") | {f"D x {last} {micro}": self.part},

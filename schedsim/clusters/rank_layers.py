@@ -118,8 +118,7 @@ class LayerOpsWriter(EndWriter):
             return self._name(local, number, micro, back=back)
 
         reads = [one for one in op.reads if one != "W" or self._gathers]
-        share = self.fabric.attention_share if op.kind == "attention" else 1.0
-        seconds = self.fabric.op_s(op.flops / share, op.float8_flops, op.moved_bytes) + op.link_s
+        seconds = op.compute_s(self.fabric) + op.link_s
         if op.stream != "compute":
             seconds = op.link_s
         writes = {name(one): size for one, size in op.writes.items()}

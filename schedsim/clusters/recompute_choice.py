@@ -104,9 +104,7 @@ def _density(piece: KeptPiece) -> float:
 
 
 def _op_s(op: RankOp, fabric: Fabric) -> float:
-    share = fabric.attention_share if op.kind == "attention" else 1.0
-    compute_s = fabric.op_s(op.flops / share, op.float8_flops, op.moved_bytes)
-    return op.link_s if op.stream != "compute" else compute_s + op.link_s
+    return op.link_s if op.stream != "compute" else op.compute_s(fabric) + op.link_s
 
 
 class _LayerChoice:

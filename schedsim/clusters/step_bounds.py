@@ -159,7 +159,7 @@ class StepBounds:
         return (
             *(tokens, degrees.tensor, degrees.context, degrees.expert, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
-            *(training.wide_norm, training.state, training.async_tensor),
+            *(training.wide_norm, training.state, training.async_tensor, training.whole_heads),
             training.micro_batch(degrees) > 1,
         )
 
@@ -200,8 +200,7 @@ class StepBounds:
     def _op_s(self, op: RankOp) -> float:
         if op.stream != "compute":
             return op.link_s
-        share = self.fabric.attention_share if op.kind == "attention" else 1.0
-        return self.fabric.op_s(op.flops / share, op.float8_flops, op.moved_bytes) + op.link_s
+        return op.compute_s(self.fabric) + op.link_s
 
     def _of_layers(
         self, degrees: Degrees, training: Training, stage: StageParts

@@ -10,6 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from .fabric import Fabric
+
+EXACT_SUMS = 1.15
+"""Time of a product in 8 bits whose sums stay in fp32 over one with fast sums: 1.1 to 1.2 (github
+pytorch/ao, issue 2377)."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankOp:
@@ -39,6 +45,8 @@ class RankOp:
     element_bytes
         Bytes of each number that it writes: compiled code hands blocks on between tensors of one
         format.
+    exact_sums
+        Whether a product in 8 bits adds up in fp32 all along, as those of a backward do.
     """
 
     name: str
@@ -53,6 +61,13 @@ class RankOp:
     kind: str = "pointwise"
     in_place: Mapping[str, str] = field(default_factory=dict)
     element_bytes: int = 2
+    exact_sums: bool = False
+
+    def compute_s(self, fabric: Fabric) -> float:
+        """Seconds of its arithmetic or its memory traffic, without its message."""
+        share = fabric.attention_share if self.kind == "attention" else 1.0
+        low = self.float8_flops * (EXACT_SUMS if self.exact_sums else 1.0)
+        return fabric.op_s(self.flops / share, low, self.moved_bytes)
 
 
 class Tape:

@@ -72,7 +72,8 @@ class Training:
         Messages between tensor-parallel ranks go part by part into products and out of them,
         without copies (torchtitan's asynchronous tensor parallelism). Their time is not hidden.
     wide_norm
-        Whether norms of the eager step keep their input in fp32, and the normed input (torchtune).
+        Whether norms of the eager step run op by op, and keep their input in fp32 and the normed
+        input (torchtune, and PyTorch up to 2.8). Otherwise one kernel is a norm.
     wide_logits
         Whether the model hands out fp32 logits. A compiled loss reads them; an eager loss makes
         them anyway.
@@ -88,6 +89,9 @@ class Training:
     handed_always
         Whether compiled code hands the block of a tensor on to a later one of its size even where
         its peak rises, because the block waits (PyTorch of 2024).
+    whole_heads
+        Whether tensor-parallel ranks gather queries and keys of all heads behind their norms, turn
+        them whole and cut them again (torchtitan's Qwen 3 of September 2025).
     packed_apart
         Whether packed gradients lie in memory of the stream that reduces them, and are freed with
         it (PyTorch up to 2.4). Otherwise they lie beside activations, until others are packed.
@@ -118,6 +122,7 @@ class Training:
     held_logits: bool = False
     handed_always: bool = False
     packed_apart: bool = False
+    whole_heads: bool = False
 
     def micro_batches(self, degrees: Degrees) -> int:
         """How many micro-batches the step has."""
@@ -219,9 +224,9 @@ class Training:
                 f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
                 hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
             )
-        self._check_idle(degrees)
+        self._check_idle(model, degrees)
 
-    def _check_idle(self, degrees: Degrees) -> None:
+    def _check_idle(self, model: Architecture, degrees: Degrees) -> None:
         """Refuse settings that would change nothing."""
         sharded, alone = self.state == "fsdp2", degrees.pipeline == 1
         policies = self.recompute.translate(str.maketrans(",:/@", "    ")).split()
@@ -246,6 +251,12 @@ class Training:
             (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
             (self.handed_always, self.compiled, "handed_always", "it is of compiled layers"),
             (self.packed_apart, sharded, "packed_apart", "it is of fsdp2"),
+            (
+                self.whole_heads,
+                degrees.tensor > 1 and not self.compiled and model.attention.head_norm,
+                "whole_heads",
+                "it is of eager tensor-parallel layers whose heads have norms",
+            ),
             (
                 self.held_messages,
                 sharded and not alone,

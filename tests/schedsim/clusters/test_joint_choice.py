@@ -25,7 +25,7 @@ from schedsim.errors import SchedsimError
 
 TINY = Architecture("tiny", 4, 512, 8192, 2048, AttentionSizes(8, 8, 64))
 # A link on which even the small layers here hide their copies.
-FABRIC = replace(get_fabric("h100-80gb"), host_bytes_per_s=2e12, latency_s=1e-6)
+FABRIC = replace(get_fabric("h100-80gb"), host_bytes_per_s=4e12, latency_s=1e-6)
 SETTINGS = {"seq": 1024, "compiled_loss": True}
 FIXED = {"context": 1, "tensor": 1}
 

@@ -1,0 +1,91 @@
+"""Queries, keys and values of a rank: positions, heads, and what attention reads."""
+
+import pytest
+from cluster_layers import layer
+
+import schedsim
+from schedsim.clusters import Degrees, get_architecture
+from schedsim.errors import SchedsimError
+
+TOKENS = 4096
+HEADS = get_architecture("qwen3-32b").attention
+
+
+def layers_of(**settings):
+    """Qwen3-32B over eight tensor-parallel ranks."""
+    made, _ = layer("qwen3-32b", TOKENS, Degrees(tensor=8), seq=TOKENS, **settings)
+    return made
+
+
+def ops(made, name):
+    """The ops of that name, forward and backward."""
+    return [op for op in (*made.forward, *made.backward) if op.name == name]
+
+
+def test_whole_heads_are_gathered_turned_and_cut():
+    """Each rank turns all 64 heads of queries, and all 8 of keys for each of the 64."""
+    made = layers_of(whole_heads=True)
+    own = TOKENS * HEADS.head_width * 2
+    assert made.sizes["q.normed.whole"] == HEADS.num_heads * own
+    assert made.sizes["k.normed.whole"] == HEADS.num_kv_heads * own
+    assert made.sizes["k.turned.whole"] == HEADS.num_heads * own
+    # Attention reads this rank's eight heads of each.
+    assert [made.sizes[one] for one in ("q.turned", "k.turned", "v.wide")] == [8 * own] * 3
+    gathers = [op for op in made.forward if op.stream == "tensor" and "normed" in op.name]
+    assert [op.name for op in gathers] == ["q.normed.whole", "k.normed.whole"]
+    assert all(op.link_s > 0 for op in gathers)
+    # No message goes back: gradients are those of the rank's own heads.
+    assert not any("normed" in op.name for op in made.backward if op.stream == "tensor")
+    assert made.sizes["d.q.normed#0"] == 8 * own
+    assert made.sizes["d.k.normed#0"] == own
+
+
+def test_whole_heads_move_what_was_counted():
+    """Ops on elements and copies of PyTorch's own step with torchtitan's layer: 10 bytes a byte."""
+    own = TOKENS * HEADS.head_width * 2
+    made = layers_of(whole_heads=True)
+    (turned,) = ops(made, "q.turned.whole")
+    assert turned.moved_bytes == 10 * HEADS.num_heads * own
+    (keys,) = ops(made, "k.turned.whole")
+    assert keys.moved_bytes == (10 * 8 + 8 + 64) * own
+    plain = layers_of()
+    (alone,) = [op for op in plain.forward if op.name == "q.turned"]
+    assert alone.moved_bytes == 10 * 8 * own
+
+
+def test_a_single_head_of_keys_is_a_view():
+    """Unless whole heads are cut: then there is a copy for every head of queries."""
+    assert "v.wide" not in layers_of().sizes
+    assert "v.wide" in layers_of(whole_heads=True).sizes
+
+
+def test_positions_in_halves_are_turned_in_16_bits():
+    """Complex numbers are in fp32."""
+    halves, _ = layer("qwen3-32b", TOKENS)
+    complex_ones, _ = layer("llama3-8b", TOKENS)
+    assert halves.sizes["q.turned.0.copy"] == halves.sizes["q.normed"]
+    assert complex_ones.sizes["q.turned.0.copy"] == 2 * complex_ones.sizes["q"]
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("llama3-8b", {"tensor": 8}),
+        ("qwen3-32b", {}),
+        ("qwen3-32b", {"tensor": 8, "compiled": True}),
+    ],
+)
+def test_whole_heads_where_there_are_none(model, settings):
+    """Heads without norms, one tensor-parallel rank, compiled layers."""
+    with pytest.raises(SchedsimError, match="whole_heads changes nothing here"):
+        schedsim.cluster(model, devices=8, seq=4096, whole_heads=True, **settings)
+
+
+def test_whole_heads_take_longer():
+    """The step of pull request 1690 of torchtitan: 9.35 s; 7.2 s without them."""
+    words = {"fsdp": 4, "tensor": 8, "batch": 16, "seq": 4096, "recompute": "full"}
+    words |= {"device": "h100-96gb", "separate_head": True, "fused_optimizer": True}
+    plain = schedsim.cluster("qwen3-32b", **words)
+    whole = schedsim.cluster("qwen3-32b", whole_heads=True, **words)
+    assert plain.step_s < 0.8 * 9.35
+    assert 0.85 * 9.35 < whole.step_s < 9.35
