@@ -156,8 +156,8 @@ def _show(found: ClusterPrediction, limit: int, host_limit: int | None) -> None:
         f"{micro} micro-batch{'es' if micro > 1 else ''}, recompute {training.recompute}"
     )
     click.echo(
-        f"times: roofline at {found.fabric.efficiency:.0%} of the peaks "
-        f"({found.fabric.device.source})"
+        f"times: roofline at {found.fabric.efficiency:.0%} of the arithmetic peak, "
+        f"{found.fabric.memory_share:.0%} of the memory's bandwidth ({found.fabric.device.source})"
     )
     click.echo()
     fits = "fits" if found.reserved_bytes <= limit else "does not fit"

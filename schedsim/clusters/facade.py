@@ -86,7 +86,7 @@ def cluster(
     device
         A name that `schedsim.clusters.get_fabric` takes.
     efficiency
-        Share of the device's peaks that its ops reach, in (0, 1]; calibrated by default.
+        Share of the device's arithmetic peak that its ops reach, in (0, 1]; calibrated by default.
     **options
         Degrees (``fsdp``, ``replicate``, ``tensor``, ``pipeline``, ``context``, ``expert``) and
         settings (``seq``, ``batch``, ``recompute``, ...), the fields of
@@ -116,7 +116,7 @@ def cluster(
     model = get_architecture(preset)
     if efficiency is not None and not 0 < efficiency <= 1:
         raise SchedsimError(
-            f"--efficiency {efficiency} is not in (0, 1]", hint="0.5 is half of the peaks"
+            f"--efficiency {efficiency} is not in (0, 1]", hint="0.5 is half of the peak"
         )
     degrees, settings = split_options(options)
     return predict(

@@ -119,7 +119,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     made = click.option(
         "--efficiency",
         type=float,
-        help="Share of the device's peaks that is reached; calibrated by default.",
+        help="Share of the arithmetic peak that ops reach; calibrated by default.",
     )(made)
     made = click.option(
         "--device", default="h100-80gb", help="h100-80gb (default), h100-96gb, a100-80gb, ..."
