@@ -32,7 +32,6 @@ from .guards.state import StateSnapshot
 from .measure.meters import meter_of_budgets, no_collection
 from .op_level.recorded_ops import with_requests
 from .optimizer_requests import with_optimizer
-from .ranks import Ranks
 from .ranks.failures import is_elsewhere
 from .ranks.members import is_spread
 from .resident_state import ResidentState, resident_state
