@@ -16,6 +16,8 @@ from schedsim.files.workload_files import workload_hash
 from .guards.backward_place import BackwardAutocast
 from .guards.recording import Recorded
 from .guards.state import StateSnapshot
+from .ranks import ALONE, Ranks
+from .ranks.envelope import envelope
 from .resident_state import ResidentState
 from .ways.microbatch import Splitter
 
@@ -69,19 +71,39 @@ class CapturedStep:
     backward: BackwardAutocast | None = None
     narrower: Callable[[Any], CapturedStep | None] | None = None
 
-    def narrowed(self, given: Any) -> CapturedStep | None:
+    def narrowed(self, given: Any, ranks: Ranks = ALONE) -> CapturedStep | None:
         """The same step as a slower graph for smaller budgets; ``None`` if there is none.
 
         Parameters
         ----------
         given
             Inputs and keywords of the step.
+        ranks
+            Those that plan together: all of them come here, and have the graph, or none has.
         """
-        found = None if self.narrower is None else self.narrower(given)
-        if found is None:
+        narrower = self.narrower
+        if not ranks.all(narrower is not None, "take a step apart further"):
             return None
-        found = found.with_added(self.added_bytes)
+        assert narrower is not None
+        found = ranks.together(
+            "take a step apart further", lambda: narrower(given), runs_model=True
+        )
+        if not ranks.all(found is not None, "take a step apart further"):
+            return None
+        assert found is not None
+        found = found.of_all(ranks).with_added(self.added_bytes)
         return replace(found, recorded=self.recorded, guards=self.guards)
+
+    def of_all(self, ranks: Ranks) -> CapturedStep:
+        """The step with the largest sizes and times of all ranks, so that one plan fits all."""
+        if ranks.alone:
+            return self
+        return replace(
+            self,
+            workload=envelope(self.workload, ranks),
+            most_states_bytes=max(ranks.gather(self.most_states_bytes, "compare steps")),
+            _own_static_bytes=max(ranks.gather(self._own_static_bytes, "compare steps")),
+        )
 
     @property
     def store_all_s(self) -> float:

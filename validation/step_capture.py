@@ -32,8 +32,6 @@ from .guards.state import StateSnapshot
 from .measure.meters import meter_of_budgets, no_collection
 from .op_level.recorded_ops import with_requests
 from .optimizer_requests import with_optimizer
-from .ranks import Ranks
-from .ranks.envelope import envelope
 from .ranks.failures import is_elsewhere
 from .ranks.members import is_spread
 from .resident_state import ResidentState, resident_state
@@ -161,7 +159,7 @@ def _capture(
                 guards = structure_of(model, settings.loss)
             return replace(found, recorded=recorded, guards=guards)
 
-        return _of_all(ranks.together("measure", measure, runs_model=True), ranks)
+        return ranks.together("measure", measure, runs_model=True).of_all(ranks)
 
     own_loss = settings.loss or loss_of
     watched = getattr(settings.loss, "inner_loss", settings.loss)
@@ -196,7 +194,7 @@ def _capture(
                 return replace(found, recorded=recorded, guards=recorded.state())
 
         try:
-            return _of_all(ranks.together("capture", by_op, runs_model=True), ranks)
+            return ranks.together("capture", by_op, runs_model=True).of_all(ranks)
         except NoLossError as error:
             if settings.loss is not None:
                 raise
@@ -243,20 +241,6 @@ def structure_of(model: nn.Module, loss: Any) -> StateSnapshot:
     return StateSnapshot({"model": model, "loss": own}, Reach(frozenset({"forward"})), skip)
 
 
-def _of_all(captured: CapturedStep, ranks: Ranks) -> CapturedStep:
-    """`captured` with the largest sizes and times of all ranks, so that one plan fits all ranks."""
-    if ranks.alone:
-        return captured
-    own = max(ranks.gather(captured._own_static_bytes, "compare steps"))
-    states = max(ranks.gather(captured.most_states_bytes, "compare steps"))
-    return replace(
-        captured,
-        workload=envelope(captured.workload, ranks),
-        most_states_bytes=states,
-        _own_static_bytes=own,
-    )
-
-
 def _kept_random_numbers(model: nn.Module) -> Any:
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     return torch.random.fork_rng(sorted(devices, key=str))
@@ -294,7 +278,7 @@ def _by_op(
     found = replace(finish(captured, (inputs, keywords)), output_class=own.output_class)
     make = captured.narrower
     known: list[CapturedStep | None] = []
-    if make is None or not settings.bound_ranks.alone:
+    if make is None:
         return found
 
     def narrower(given: Any) -> CapturedStep | None:

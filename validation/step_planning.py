@@ -236,7 +236,9 @@ def plan_step(
         Nothing fits; the error names the least budget found feasible, and the op that sets it.
     """
     plan = plan_captured(captured, budget_bytes, settings)
-    narrow = captured.narrowed(given) if plan.schedule is None and given is not None else None
+    narrow = None
+    if plan.schedule is None and given is not None:  # the same plan on all ranks
+        narrow = captured.narrowed(given, settings.ranks)
     if narrow is not None:
         other = plan_captured(narrow, budget_bytes, settings)
         if other.schedule is not None or _least(other) < _least(plan):

@@ -83,3 +83,25 @@ def test_the_table_says_how_far_both_are_from_float64():
     assert "in float64 by 6e-06 (ours) and 9e-03 (torch.compile)" in compiled.report([row])
     row.pop("from_float64")
     assert "float64" not in compiled.report([row])
+
+
+def test_a_setting_of_several_runs_has_their_median():
+    shares = (1.057, 1.02, 1.03)
+    rows = [
+        {
+            "model": "resnet",
+            "quick": True,
+            "setting": "selective",
+            "run": run,
+            "status": "ok",
+            "peak_bytes": 2,
+            "over_compile": 1.0,
+            "ours": {"peak_bytes": 1, "over_compile": share, "over_peer": share},
+        }
+        for run, share in enumerate(shares)
+    ]
+    text = compiled.report(rows)
+    assert "median 1.030 of their time, at most 1.030 (in one run 1.057)" in text
+    assert text.count("| selective |") == 1
+    assert "at most the budget in 3 of 3; 0 budgets are refused" in text
+    assert "(in one run" not in compiled.report(rows[:1])

@@ -69,6 +69,27 @@ def dropped(layers: int = 4, width: int = 16):
     return nn.Sequential(*parts), inputs, nn.functional.mse_loss
 
 
+class Turned(nn.Module):
+    """Complex numbers between real ones; the imaginary part of a conjugate is negated later."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.weight = nn.Parameter(torch.randn(width, width, dtype=torch.cfloat) / width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A real tensor."""
+        turned = (torch.tanh(self.first(x)) + 0j) @ self.weight
+        conjugate = turned.conj()
+        return conjugate.imag.tanh() * 2 + conjugate.real + (turned + conjugate * 1j).abs().sin()
+
+
+def turned():
+    """A step with complex numbers."""
+    torch.manual_seed(0)
+    return Turned(), (torch.randn(64, 16), torch.randn(64, 16)), nn.functional.mse_loss
+
+
 def convolutional():
     """Convolutions with batch statistics, an activation in place, and pooling."""
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from ..capture.program import Program, refs
 from ..capture.to_graph import result_storages
-from .fusible import fusible_target
+from .fusible import fusible
 
 MOST_OPS = 64
 """Most ops of a cluster: larger clusters compile slowly and gain nothing."""
@@ -97,7 +97,7 @@ class FusionClusters:
         """Whether `op` may join other ops."""
         call = self.program.calls[op]
         fixed = call.random or call.tokens  # a group with an op that runs once runs once
-        return not fixed and fusible_target(call.target) and min(call.outputs, default=-1) >= 0
+        return not fixed and fusible(self.program, call) and min(call.outputs, default=-1) >= 0
 
     def same_half(self, a: int, b: int) -> bool:
         """Whether both ops stand on the same side of the hand-over to autograd."""

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ..capture.program import Call, Program, Ref, refs
+from ..costs.lazy_bits import lazy_bits
 from .channels_last import with_channels_last
 from .clusters import FusionClusters
 from .dead_ops import drop_dead_ops
@@ -141,7 +142,9 @@ def _escaping(parts: Program, clusters: FusionClusters, ops: list[int]) -> _Esca
     while stack:
         v = stack.pop()
         maker = values[v].call
-        looks = maker >= 0 and parts.calls[maker].is_view and values[v].storage in own
+        is_view = maker >= 0 and parts.calls[maker].is_view
+        # A loop reads memory: that an argument is negated later is for it to know.
+        looks = is_view and (values[v].storage in own or any(lazy_bits(parts, v)))
         if looks and maker not in found:
             found[maker] = None
             stack += refs((parts.calls[maker].args, parts.calls[maker].kwargs))

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..capture.program import Call, Program, refs
 from ..torch_private.op_modes import OpOverload, schema_name
 
 aten = torch.ops.aten
@@ -82,6 +83,24 @@ def elementwise_target(target: Any) -> bool:
     if target in (aten.where.self, aten.full.default, aten.scalar_tensor.default):
         return True
     return fusible_target(target) and (torch.Tag.pointwise in target.tags or is_convert(target))
+
+
+def fusible(program: Program, call: Call) -> bool:
+    """Whether inductor turns `call` into a loop that other ops can join.
+
+    It makes no loops of complex numbers: each op on them is a kernel of its own, with a tensor.
+    """
+    return fusible_target(call.target) and not _has_complex(program, call)
+
+
+def elementwise(program: Program, call: Call) -> bool:
+    """Whether `call` is fusible, and `elementwise_target`."""
+    return elementwise_target(call.target) and not _has_complex(program, call)
+
+
+def _has_complex(program: Program, call: Call) -> bool:
+    values = (*(v for v in call.outputs if v >= 0), *refs((call.args, call.kwargs)))
+    return any(program.values[v].dtype.is_complex for v in values)
 
 
 def is_draw(target: Any) -> bool:

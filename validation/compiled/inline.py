@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..capture.program import Program, refs
 from ..capture.to_graph import result_storages
 from .clusters import SMALL_SHARE, FusionClusters, StorageReaders
-from .fusible import elementwise_target, fusible_target
+from .fusible import elementwise, fusible
 from .recomputed_values import RecomputedValues
 
 MOST_OPS = 8
@@ -65,7 +65,7 @@ class _Inliner:
             readers = backward.get(storage, [])
             if maker > program.seed or not readers or storage in self.results:
                 continue
-            if not all(fusible_target(program.calls[r].target) for r in readers):
+            if not all(fusible(program, program.calls[r]) for r in readers):
                 continue
 
             def is_kept(needed: int, own: list[int] = reading.readers[storage]) -> bool:
@@ -74,7 +74,7 @@ class _Inliner:
             expression = self._expression(storage, is_kept)
             if not expression:
                 readers = reading.readers[storage]
-                if all(fusible_target(program.calls[r].target) for r in readers):
+                if all(fusible(program, program.calls[r]) for r in readers):
                     expression = self._expression(storage, is_kept, exchange=True)
             for reader in readers if expression else ():
                 self.copies.compute_again(set(expression), [reader])
@@ -122,7 +122,7 @@ class _Inliner:
             part = stack.pop()
             call = program.calls[reading.maker[part]]
             fixed = call.random or call.once or call.is_tuple or bool(call.tokens)
-            if fixed or not elementwise_target(call.target) or len(found) > MOST_OPS:
+            if fixed or not elementwise(program, call) or len(found) > MOST_OPS:
                 if exchange and part != storage and self._is_reduced(part, size):
                     exchange = False
                     del found[part]
@@ -139,7 +139,7 @@ class _Inliner:
 
     def _is_reduced(self, storage: int, most_bytes: int) -> bool:
         """Whether some reader reduces `storage`, so that none can be written in its place."""
-        calls, readers = self.program.calls, self.reading.readers[storage]
-        targets = [calls[r].target for r in readers]
-        reduced = any(fusible_target(t) and not elementwise_target(t) for t in targets)
-        return reduced and self.program.storages[storage].size_bytes <= most_bytes
+        program = self.program
+        calls = [program.calls[r] for r in self.reading.readers[storage]]
+        reduced = any(fusible(program, c) and not elementwise(program, c) for c in calls)
+        return reduced and program.storages[storage].size_bytes <= most_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ..capture.program import Program, refs
-from .fusible import elementwise_target
+from .fusible import elementwise
 
 
 def takeover(
@@ -43,7 +43,7 @@ def takeover(
             same = (held.shape, held.stride, held.dtype, held.device)
             fits = same == (made.shape, made.stride, made.dtype, made.device)
             fits = fits and storages[made.storage].size_bytes == storage.size_bytes
-            if fits and elementwise_target(program.calls[made.call].target):
+            if fits and elementwise(program, program.calls[made.call]):
                 found, most = (position, over), storage.size_bytes
                 break
     return found
@@ -57,7 +57,7 @@ def _is_read_by_element(program: Program, calls: Sequence[int], value: int) -> b
         call = program.calls[i]
         if not following & set(refs((call.args, call.kwargs))):
             continue
-        if call.is_view or call.is_tuple or not elementwise_target(call.target):
+        if call.is_view or call.is_tuple or not elementwise(program, call):
             return False
         if values[call.outputs[0]].shape != shape:
             return False

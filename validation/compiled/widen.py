@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..capture.program import Call, Program
 from ..capture.to_graph import result_storages
 from .clusters import StorageReaders
-from .fusible import elementwise_target, is_indices_of_offsets
+from .fusible import elementwise, is_indices_of_offsets
 from .recomputed_values import RecomputedValues
 
 SMALLER = 2
@@ -24,7 +24,7 @@ def widen_in_backward(program: Program) -> None:
     for storage, maker in list(reading.maker.items()):
         readers = reading.readers.get(storage, [])
         late = maker < program.seed and storage not in results and bool(readers)
-        if not late or readers[0] < program.seed or not _is_cheap(program.calls[maker]):
+        if not late or readers[0] < program.seed or not _is_cheap(program, program.calls[maker]):
             continue
         made = [s for s in reading.reads[maker] if s in reading.maker]
         kept_bytes = sum(program.storages[s].size_bytes for s in made)
@@ -34,6 +34,6 @@ def widen_in_backward(program: Program) -> None:
     copies.insert()
 
 
-def _is_cheap(call: Call) -> bool:
+def _is_cheap(program: Program, call: Call) -> bool:
     fixed = call.random or call.once or call.is_tuple or call.tokens
-    return not fixed and (elementwise_target(call.target) or is_indices_of_offsets(call.target))
+    return not fixed and (elementwise(program, call) or is_indices_of_offsets(call.target))

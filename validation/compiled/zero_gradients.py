@@ -9,7 +9,7 @@ import torch
 
 from ..capture.program import Call, Program, map_refs, refs
 from ..torch_private.fake_tensors import fake_mode
-from .fusible import fusible_target
+from .fusible import fusible
 from .group import FusedGroup
 
 
@@ -43,7 +43,7 @@ def with_zero_gradients(parts: Program, lacking: Collection[int]) -> Program | N
         if i == parts.seed or not zeros & set(refs((call.args, call.kwargs))):
             continue
         if not call.is_view:
-            if not fusible_target(call.target) or call.random:
+            if not fusible(found, call) or call.random:
                 return None
             continue
         for v, strides in _looked_at(found, call).items():

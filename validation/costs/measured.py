@@ -18,6 +18,7 @@ from ..capture.to_graph import op_calls, tensor_names
 from ..measure.allocator import allocations
 from .bags import bag_contents
 from .cache import ProfileCache, cached_note, is_measure
+from .lazy_bits import lazy_bits
 from .signature import signature
 from .table import Costs
 
@@ -245,7 +246,7 @@ def made_up_tensors(
         found = made.as_strided(v.shape, v.stride)
         if value in numbers:
             found.copy_(torch.as_tensor(numbers[value]))
-        return found
+        return lazy_bits(program, value).set_on(found)
 
     return make
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..capture.program import Call, Program, map_refs
 from ..torch_private.op_modes import schema_of
+from .lazy_bits import lazy_bits
 
 
 def signature(program: Program, call: Call) -> str:
@@ -15,7 +16,7 @@ def signature(program: Program, call: Call) -> str:
         v = program.values[value]
         dtype = str(v.dtype).removeprefix("torch.")
         stride = ",".join(map(str, v.stride))
-        return f"{dtype}{list(v.shape)}/{stride}@{v.device.type}"
+        return f"{dtype}{lazy_bits(program, value)}{list(v.shape)}/{stride}@{v.device.type}"
 
     args = _text(map_refs(call.args, layout))
     kwargs = _text(map_refs(call.kwargs, layout))

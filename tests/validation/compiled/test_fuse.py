@@ -12,10 +12,11 @@ from schedsim.api import try_plan
 
 pytest.importorskip("torch")
 
-from fused_steps import assert_close, captured_step, convolutional, gated, left_by
+from fused_steps import assert_close, captured_step, convolutional, gated, left_by, turned
 from schedsim.validation.capture.to_graph import to_graph
 from schedsim.validation.compiled.fuse import fused
 from schedsim.validation.compiled.group import FusedGroup, Groups
+from schedsim.validation.costs.lazy_bits import lazy_bits
 
 
 def grouped(captured):
@@ -29,7 +30,7 @@ def peak(graph, schedule):
     return simulate(graph, schedule).peak_bytes
 
 
-@pytest.mark.parametrize("make", [gated, convolutional])
+@pytest.mark.parametrize("make", [gated, convolutional, turned])
 def test_groups_compute_the_plain_step(uncompiled, make):
     """Loss, gradients and buffers, recomputing nothing."""
     model, inputs, loss = make()
@@ -88,3 +89,24 @@ def test_every_tensor_is_made_before_it_is_read():
             made.add(i)
             for v in call.outputs:
                 assert v < 0 or program.values[v].call == i
+
+
+def test_complex_numbers_are_in_no_group():
+    """Inductor makes no loop of them: each op would be a kernel, with a tensor that must count."""
+    captured, groups = grouped(captured_step(*turned()))
+    layouts = [layout for group in groups.known.values() for layout in group.inputs]
+    assert layouts
+    assert not any(dtype.is_complex for _, _, dtype, _ in layouts)
+    complex_kernels = (c for c in captured.program.calls if c.name.rpartition(".")[2] == "abs")
+    assert all(not isinstance(call.target, FusedGroup) for call in complex_kernels)
+
+
+def test_groups_read_no_view_that_is_negated_later():
+    """Compiled code reads memory: a gradient's sign was wrong, in silence."""
+    captured, _ = grouped(captured_step(*turned()))
+    program = captured.program
+    lazy = [v for v in range(len(program.values)) if any(lazy_bits(program, v))]
+    assert lazy
+    for call in program.calls:
+        if isinstance(call.target, FusedGroup):
+            assert not {ref.value for ref in call.args} & set(lazy)

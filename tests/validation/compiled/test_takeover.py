@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -29,6 +31,14 @@ def test_an_elementwise_result_takes_over_what_dies():
 def test_what_is_summed_up_is_not_overwritten():
     """The sum would read what has been written."""
     assert takeover(of_computed(), [0, 1, 2], [0, 1], [3, 4], ()) == (-1, -1)
+
+
+def test_complex_numbers_take_nothing_over():
+    """The kernel of an op on them makes a tensor, which would be copied."""
+    program = of_computed()
+    for v in range(4):
+        program.values[v] = replace(program.values[v], dtype=torch.complex64)
+    assert takeover(program, [0, 1], [0, 1], [3], ()) == (-1, -1)
 
 
 def test_inputs_of_the_step_and_results_stay():
