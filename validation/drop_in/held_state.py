@@ -120,6 +120,19 @@ class HeldState:
         optimizers = max(self._foreseen_bytes, self._optimizer_bytes())
         return self._fixed_bytes + optimizers + self._options.extra_bytes
 
+    def device_of(self, optimizer: torch.optim.Optimizer) -> torch.device | None:
+        """Where `optimizer` trains what is counted here; ``None`` if it trains other parameters."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in self._tensors:
+                    return torch.device(parameter.device)
+        return None
+
+    @property
+    def made_bytes(self) -> int:
+        """Bytes of optimizers that were not foreseen."""
+        return max(0, self._optimizer_bytes() - self._foreseen_bytes)
+
     def _optimizer_bytes(self) -> int:
         total = 0
         for optimizer, num_steps in list(_stepped.items()):
