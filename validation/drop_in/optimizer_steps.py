@@ -44,7 +44,7 @@ class StepPeak(NamedTuple):
     peak_bytes, passing_bytes
         The peak of its step, and how many bytes of that the step has released by its end.
     behind_bytes
-        The peak of the code behind it, up to the next step of the loop.
+        The peak of the code behind it, up to the next step of the loop; only on a CUDA device.
     """
 
     name: str
@@ -71,11 +71,12 @@ class StepPeak(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A step that is being measured."""
+    """A step that is being measured; `is_record` where a profiler does it."""
 
     optimizer: torch.optim.Optimizer
     meter: OutsideMeter
     resident_bytes: int
+    is_record: bool
 
 
 class OptimizerSteps:
@@ -117,7 +118,7 @@ class OptimizerSteps:
             return
         self._num_looks[optimizer] = self._num_looks.get(optimizer, 0) + 1
         meter.start()
-        self._open = _Open(optimizer, meter, resident)
+        self._open = _Open(optimizer, meter, resident, device.type == "cpu")
         end = weakref.WeakMethod(self.close)
         close_later(lambda: (close := end()) is not None and close())
 
@@ -127,9 +128,15 @@ class OptimizerSteps:
         return self._held.total_bytes + self._others()
 
     def ends(self, optimizer: torch.optim.Optimizer) -> None:
-        """The step of `optimizer` is over: what comes is the code behind it."""
-        if self._open is not None and self._open.optimizer is optimizer:
-            self._open.meter.mark()
+        """The step of `optimizer` is over: what comes is the code behind it.
+
+        On a CPU nothing is measured there: a record stands in the way of the loop's own profiler.
+        """
+        if self._open is None or self._open.optimizer is not optimizer:
+            return
+        self._open.meter.mark()
+        if self._open.is_record:
+            self.close()
 
     def close(self) -> bool:
         """End the record of a step, where the loop goes on; whether there was one."""
@@ -146,7 +153,7 @@ class OptimizerSteps:
                     _remedy(found.optimizer, peak, step.most - step.net_left),
                     peak,
                     step.most - step.net_left,
-                    found.resident_bytes + behind.top,
+                    0 if found.is_record else found.resident_bytes + behind.top,
                 )
             )
         return True
@@ -170,10 +177,16 @@ class OptimizerSteps:
     def report(self) -> list[str]:
         """A line for each optimizer, for people."""
         return [
-            f"  {peak.name}.step takes {format_bytes(peak.peak_bytes)}, and what follows "
-            f"{format_bytes(peak.behind_bytes)}"
+            f"  {peak.name}.step takes {format_bytes(peak.peak_bytes)}"
+            + (f", what follows {format_bytes(peak.behind_bytes)}" if peak.behind_bytes else "")
             for peak in self._peaks.values()
         ]
+
+
+def close_all() -> bool:
+    """End what is measured behind optimizers' steps, of any model; whether there was a record."""
+    ended = [steps.close() for steps in list(_all)]
+    return any(ended)
 
 
 def _remedy(optimizer: torch.optim.Optimizer, peak_bytes: int, passing_bytes: int) -> str:

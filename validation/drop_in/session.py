@@ -28,7 +28,7 @@ from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
 from .earlier_results import EarlierResults
 from .held_state import HeldState, may_record
-from .optimizer_steps import OptimizerSteps
+from .optimizer_steps import OptimizerSteps, close_all
 from .output_uses import OutputUse, alive_bytes, gone_among, results_of
 from .outside_code import OutsideBytes, outside_meter
 from .part_sizes import Binding
@@ -178,7 +178,7 @@ class Session:
         self._handed = bytes_by_place(inputs)
         self._leave_behind()
         self._coming = self._handed
-        was_recording = self._optimizers.close()
+        was_recording = close_all()
         if self.parts and not self._calls.is_open:
             self._may_start = self._end_step() and not was_recording
             if self._may_start and self._turns.is_missing:
@@ -186,7 +186,7 @@ class Session:
 
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is."""
-        self._optimizers.close()
+        close_all()
 
     def evaluation_ends(self, outputs: Any) -> None:
         """Such a forward has run, and a later step may begin while the loop holds its outputs."""
@@ -198,7 +198,7 @@ class Session:
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
-        self._held.see(arguments[i] for i in part.fixed_positions)
+        self._held.see([arguments[i] for i in part.fixed_positions])
         index = self.parts.index(part)
         self._is_spoiled |= self._forgotten.free(self._calls)
         self._leave_behind()
@@ -215,11 +215,11 @@ class Session:
                 self._turns.see((key, None))  # a later one: the next may be of another kind
             else:
                 self._turns.is_missing = True
-        number = self.plans.number_for(key, binding, self._held.total_bytes, kept)
+        number = self.plans.number_for(key, binding, lambda: self._held.total_bytes, kept)
         part = self.parts[index]  # perhaps in small groups now
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
-        shared = self._calls.shared_bytes(arguments, self._given)
+        shared = self._calls.shared_bytes(part.inputs_among(arguments), self._given)
         call = PartCall(key, part, binding, number, kept, shared)
         if self._meter is not None:
             fixed = (arguments[i] for i in part.fixed_positions)
@@ -362,8 +362,7 @@ class Session:
 
         The second number is of those that its forwards find alone: results of an earlier step.
         """
-        fixed = set(part.fixed_positions)
-        read = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
+        read = bytes_by_place(part.inputs_among(arguments))
         self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
@@ -404,10 +403,9 @@ class Session:
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None
         num_ended = records_ended()
-        self._optimizers.close()
+        close_all()
         if may_start is None:
-            fixed = set(part.fixed_positions)
-            self._coming = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
+            self._coming = bytes_by_place(part.inputs_among(arguments))
             may_start = self._end_step()
         resident = self._resident_bytes(part, arguments, binding)
         self.plans.known.made_bytes = self._held.made_bytes

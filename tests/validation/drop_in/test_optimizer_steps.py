@@ -10,8 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in import optimizer_steps  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.optimizer_steps import StepPeak  # noqa: E402
+from schedsim.validation.drop_in.outside_code import OutsideBytes  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -31,7 +33,7 @@ def within(budget, model, x):
     return schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1, check="never")
 
 
-def train(model, x, optimizer, *, steps=4, behind=lambda: None, every=1):
+def train(model, x, optimizer, *, steps=4, every=1):
     """Lines that are said of what runs outside of the plan."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -40,7 +42,6 @@ def train(model, x, optimizer, *, steps=4, behind=lambda: None, every=1):
             if i % every == every - 1:
                 optimizer.step()
                 optimizer.zero_grad()
-            behind()
     return [str(one.message) for one in said if one.category is PlainStepWarning]
 
 
@@ -118,19 +119,34 @@ def test_an_optimizer_that_does_not_step_in_each_step_is_measured():
     assert "SGD" in peaks(model)
 
 
-def test_an_average_behind_the_step_is_told():
+class Counter:
+    """A meter of a device that tells its bytes at any time."""
+
+    left_blocks = {}  # noqa: RUF012
+
+    def start(self):
+        self.marks = 0
+
+    def mark(self, _watched=None):
+        self.marks += 1
+
+    def stop(self):
+        return [OutsideBytes(5, 1, 0, 5, 5, 1), OutsideBytes(9, 0, 1, 10, 9, 0)][: self.marks + 1]
+
+
+def test_on_a_device_the_code_behind_the_step_is_measured_up_to_the_next(monkeypatch):
+    """Until a forward comes, of training or of evaluation."""
     model, x = model_and_input()
-    averages = [p.detach().clone() for p in model.parameters()]
-
-    def average():
-        changes = torch._foreach_sub(averages, [p.detach() for p in model.parameters()])
-        more = torch._foreach_mul(changes, 0.1)
-        torch._foreach_sub_(averages, more)
-
-    within(int(3.5 * parameters_bytes(model)), model, x)
-    lines = train(model, x, torch.optim.SGD(model.parameters(), lr=0.1), behind=average)
-    assert len(lines) == 1
-    assert "the code behind SGD.step" in lines[0]
+    within(10**9, model, x)
+    steps, optimizer = session_in(model)._optimizers, torch.optim.SGD(model.parameters())
+    monkeypatch.setattr(steps._held, "device_of", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(optimizer_steps, "requested_bytes", lambda _: 100)
+    monkeypatch.setattr(optimizer_steps, "outside_meter", lambda _: Counter())
+    optimizer.step()
+    assert not peaks(model)
+    with torch.no_grad():
+        model(x)
+    assert peaks(model)["SGD"][2:] == (105, 4, 110)
 
 
 def test_the_optimizer_of_another_model_is_not_measured():
