@@ -134,6 +134,13 @@ def at_limit(codes: Iterable[CodeType], compiled: Callable[..., Any]) -> list[Co
     return [code for code in codes if num_traces(code) >= recompile_limit()]
 
 
+def last_trace() -> CodeType | None:
+    """The code of which Dynamo makes a graph now, if it is the last: others would be too many."""
+    code: CodeType = InstructionTranslator.current_tx().f_code
+    num_traces = len(eval_frame._debug_get_cache_entry_list(code))
+    return code if num_traces + 1 >= recompile_limit() else None
+
+
 def traced_code() -> list[CodeType]:
     """The code of which Dynamo has made the graph that a backend is called with."""
     return list(get_traced_code() or ())

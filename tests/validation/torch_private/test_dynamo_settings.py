@@ -15,6 +15,7 @@ from schedsim.validation.torch_private.dynamo_settings import (  # noqa: E402
     dynamo_settings,
     graph_breaks,
     last_graph_break,
+    last_trace,
     trace_settings,
 )
 from torch import nn  # noqa: E402
@@ -145,3 +146,22 @@ def test_this_torch_sets_them_only_there():
     before = torch._dynamo.config.allow_rnn
     with trace_settings({"allow_rnn": not before}):
         assert torch._dynamo.config.allow_rnn is before
+
+
+def test_the_last_trace_of_a_function_is_known():
+    found = []
+
+    def backend(graph, _):
+        found.append(last_trace())
+        return graph.forward
+
+    def scaled(x, number):
+        return x * number
+
+    torch._dynamo.reset()
+    step = torch.compile(scaled, backend=backend, dynamic=False)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for number in range(3):
+            step(torch.ones(2), number)
+    torch._dynamo.reset()
+    assert found == [None, scaled.__code__]
