@@ -32,7 +32,7 @@ _FEW = 0.01
 _all: weakref.WeakSet[OptimizerSteps] = weakref.WeakSet()
 
 
-class StepPeak(NamedTuple):
+class OptimizerPeak(NamedTuple):
     """What an optimizer's step takes.
 
     Attributes
@@ -97,7 +97,7 @@ class OptimizerSteps:
         self._num_steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
         self._num_steps = weakref.WeakKeyDictionary()
         self._open: _Open | None = None
-        self._peaks: dict[str, StepPeak] = {}
+        self._peaks: dict[str, OptimizerPeak] = {}
         self._said: set[tuple[str, bool]] = set()
         _all.add(self)
 
@@ -148,7 +148,7 @@ class OptimizerSteps:
             step, behind = stretches
             peak = found.resident_bytes + step.top
             self._learn(
-                StepPeak(
+                OptimizerPeak(
                     type(found.optimizer).__name__,
                     _remedy(found.optimizer, peak, step.most - step.net_left),
                     peak,
@@ -158,11 +158,11 @@ class OptimizerSteps:
             )
         return True
 
-    def _learn(self, peak: StepPeak) -> None:
+    def _learn(self, peak: OptimizerPeak) -> None:
         known = self._peaks.get(peak.name)
         if known is not None and known.peak_bytes > peak.peak_bytes:
             behind = max(known.behind_bytes, peak.behind_bytes)
-            peak = known._replace(behind_bytes=behind)
+            peak = OptimizerPeak(*known[:-1], behind_bytes=behind)
         self._peaks[peak.name] = peak
 
     def new_lines(self, budget_bytes: int) -> Iterator[str]:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import optimizer_steps  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
-from schedsim.validation.drop_in.optimizer_steps import StepPeak  # noqa: E402
+from schedsim.validation.drop_in.optimizer_steps import OptimizerPeak  # noqa: E402
 from schedsim.validation.drop_in.outside_code import OutsideBytes  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -200,7 +200,7 @@ def test_no_line_of_the_profiler_is_printed(capfd):
 
 
 def test_lines_name_the_step_or_the_code_behind_it():
-    peak = StepPeak("Adam", "do so", peak_bytes=100, passing_bytes=40, behind_bytes=120)
+    peak = OptimizerPeak("Adam", "do so", peak_bytes=100, passing_bytes=40, behind_bytes=120)
     [step], [behind] = list(peak.lines_over(90)), list(peak.lines_over(110))
     assert "Adam.step takes about 100 B," in step
     assert step.endswith("do so")
