@@ -18,6 +18,8 @@ from ..torch_private.dynamo_settings import (
     allow_recurrence,
     break_at_packed_sequences,
     guard_hooks,
+    last_trace,
+    recompile_limit,
 )
 from ..torch_private.frame_callbacks import when_call_ends, when_compiling
 from ..torch_private.graph_halves import Strides, compiled_in_halves
@@ -78,6 +80,7 @@ def schedsim(
     _refuse_spread(inputs)
     guard_hooks()
     keep_layers_whole(graph_module)
+    _say_last_trace()
     python = TracedPython(graph_module)
     part = compiled_part(session_of(options), graph_module, inputs)
 
@@ -87,6 +90,20 @@ def schedsim(
         return part(*arguments)
 
     return run
+
+
+def _say_last_trace() -> None:
+    """Say that Dynamo will trace a function no more, and call no backend for what it runs then."""
+    code = last_trace()
+    if code is not None:
+        warnings.warn(
+            f"Dynamo has traced {name_of(code)} {recompile_limit()} times, and traces it no more: "
+            "where it would have to, as for a number that changes from step to step, it runs as it "
+            "is, not within the budget; torch._dynamo.config.recompile_limit allows more traces, "
+            "and a tensor in the place of such a number needs none",
+            PlainStepWarning,
+            stacklevel=2,
+        )
 
 
 def _refuse_spread(inputs: list[Any]) -> None:

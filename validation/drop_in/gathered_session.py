@@ -34,6 +34,7 @@ from .drop_in_options import DropInOptions
 from .gathered_calls import GatheredRecord, Mode, levels_of
 from .gathered_plans import GatheredPlans
 from .held_state import may_record
+from .optimizer_steps import close_all
 from .outside_code import outside_meter
 from .part_sizes import Binding
 from .session import Session
@@ -97,6 +98,7 @@ class GatheredSession(Session):
         All ranks exchange here, also one on which an earlier step is still open: until when it is,
         the cycle collector may decide, which comes to each rank at another time.
         """
+        close_all()
         self._forgotten.free(self._calls)
         begins = not self._calls.is_open
         may_start = self._meter is None and may_record()
@@ -139,6 +141,7 @@ class GatheredSession(Session):
 
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is: other ranks must run one too."""
+        close_all()
         model = self._model()
         if model is not None and is_spread(model):  # else nothing is left to gather (unshard)
             self._agree(lambda: None)

@@ -61,7 +61,7 @@ class HeldState:
 
     def __init__(self, options: DropInOptions) -> None:
         self._options = options
-        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], _Form]] = {}
+        self._tensors: dict[int, _Known] = {}
         self._fixed_bytes = 0
         self._foreseen_bytes = 0
         self._counted: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Counted]
@@ -73,11 +73,12 @@ class HeldState:
         wrapper = active_wrapper()
         if wrapper is not None:
             self._wrappers.add(wrapper)
-        new = [t for t in tensors if not self._knows(t)]
+        knows = self._tensors.get
+        new = [t for t in tensors if (it := knows(id(t))) is None or not it.is_of(t)]
         if not new:
             return
         alive = list({id(t): t for t in (*self._alive(), *new)}.values())
-        self._tensors = {id(t): (weakref.ref(t), _form(t)) for t in alive}
+        self._tensors = {id(t): _Known(weakref.ref(t), t.shape, t.dtype) for t in alive}
         self._fixed_bytes = storage_bytes(alive)
         if self._options.optimizer is not None:
             holder = nn.Module()
@@ -87,13 +88,8 @@ class HeldState:
             state = resident_state(holder, self._options.optimizer)
             self._foreseen_bytes = state.optimizer_bytes
 
-    def _knows(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor` is counted as it is now: conversions replace the data of a parameter."""
-        known = self._tensors.get(id(tensor))
-        return known is not None and known[0]() is tensor and known[1] == _form(tensor)
-
     def _alive(self) -> list[torch.Tensor]:
-        return [t for t in (ref() for ref, _ in self._tensors.values()) if t is not None]
+        return [t for t in (it.tensor() for it in self._tensors.values()) if t is not None]
 
     @property
     def places(self) -> set[int]:
@@ -120,6 +116,19 @@ class HeldState:
         optimizers = max(self._foreseen_bytes, self._optimizer_bytes())
         return self._fixed_bytes + optimizers + self._options.extra_bytes
 
+    def device_of(self, optimizer: torch.optim.Optimizer) -> torch.device | None:
+        """Where `optimizer` trains what is counted here; ``None`` if it trains other parameters."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in self._tensors:
+                    return torch.device(parameter.device)
+        return None
+
+    @property
+    def made_bytes(self) -> int:
+        """Bytes of optimizers that were not foreseen."""
+        return max(0, self._optimizer_bytes() - self._foreseen_bytes)
+
     def _optimizer_bytes(self) -> int:
         total = 0
         for optimizer, num_steps in list(_stepped.items()):
@@ -136,11 +145,17 @@ class HeldState:
         return total
 
 
-_Form = tuple[torch.Size, torch.dtype]
+class _Known(NamedTuple):
+    """A tensor that is counted as it was; conversions replace the data of a parameter."""
 
+    tensor: weakref.ref[torch.Tensor]
+    shape: torch.Size
+    dtype: torch.dtype
 
-def _form(tensor: torch.Tensor) -> _Form:
-    return tensor.shape, tensor.dtype
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether it is `tensor` as it is now."""
+        is_it = self.tensor() is tensor
+        return is_it and self.dtype is tensor.dtype and self.shape == tensor.shape
 
 
 class _Counted(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -36,12 +35,12 @@ from ..torch_private.dynamo_settings import (
     at_limit,
     break_at_packed_sequences,
     compiled_alone,
-    dynamo_settings,
     forget_traces,
     graph_breaks,
     last_graph_break,
     left_open,
     recompile_limit,
+    trace_settings,
     without_logging,
 )
 from ..torch_private.global_settings import GlobalSettings
@@ -57,6 +56,7 @@ from ..torch_private.sharded_groups import (
 from ..torch_private.storage_refs import DataPlaces
 from .backend import compiled_part
 from .drop_in_options import DropInOptions
+from .environment_reader import EnvironmentReader
 from .gathered_session import GatheredSession, refuse_other_communication
 from .plain_check import (
     difference,
@@ -394,7 +394,7 @@ class _BudgetedCall:
             return compiled_alone(run, backend, session.options.dynamic)
 
         # Dynamo takes variables of the environment for constants, and does not look at them again.
-        self._variables = tuple(sorted(static_reach([model]).variables))
+        self._variables = EnvironmentReader(sorted(static_reach([model]).variables))
         # It does not look again at the methods of classes either.
         self._methods = methods_of(model)
         self._compiled = compiled
@@ -480,7 +480,7 @@ class _BudgetedCall:
         breaks = graph_breaks()
         with self.session.tracing(), self.session.running():
             replaced = changed_methods(self._methods)
-            seen = (GlobalSettings.now(), *map(os.environ.get, self._variables), *replaced)
+            seen = (GlobalSettings.now(), *self._variables.read(), *replaced)
             run = self._run_for(seen)
             try:
                 found = run(*inputs, **keywords)
@@ -597,7 +597,7 @@ def _tracing(has_whole_recurrence: bool, has_gru_cells: bool, is_eager: bool) ->
         if is_eager:
             stack.enter_context(eager_paths_in_parts())
             stack.enter_context(grouped_products())
-        stack.enter_context(dynamo_settings(settings))
+        stack.enter_context(trace_settings(settings))
         yield
 
 

@@ -61,6 +61,8 @@ class KnownSteps:
         Whether results of earlier steps are taken to go so.
     left_bytes
         Most bytes seen that the code behind a step has left for the next one.
+    made_bytes
+        Bytes of the states of optimizers at present that nothing has foreseen.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class KnownSteps:
         self.resident_bytes = -1
         self.passing_bytes = self.passing_now = 0
         self.passes = True
-        self.left_bytes = 0
+        self.left_bytes = self.made_bytes = 0
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------

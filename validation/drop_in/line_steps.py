@@ -8,7 +8,7 @@ from .line_calls import bytes_around_calls
 from .ordered_line import CallRoom, OrderedLine
 from .part_line import CallInLine, LinePlan, PartCost
 from .part_sizes import Binding
-from .schedule_search import ScheduleSearch, infeasible_line, of_largest_step
+from .schedule_search import ScheduleSearch, beside_a_step, infeasible_line
 from .step_record import Key, StepRecord
 from .traced_part import TracedPart
 
@@ -51,7 +51,7 @@ class LineSteps:
             if found is not None:
                 return self._refined(record, line, found, budget)
         assert known.plan is not None
-        raise infeasible_line(line, budget, known.plan, of_largest_step(known))
+        raise infeasible_line(line, budget, known.plan, beside_a_step(known))
 
     def _refined(
         self, record: StepRecord, line: OrderedLine, found: LinePlan, budget: int

@@ -66,17 +66,23 @@ def infeasible(known: KnownSteps, name: str, plan: Plan) -> InfeasibleBudgetErro
         hint=(f"budget={least}{unmeasured}, " if least else "give more, ")
         + ("a smaller optimizer state, or " if known.options.optimizer else "")
         + "a smaller batch"
-        + of_largest_step(known),
+        + beside_a_step(known),
     )
 
 
-def of_largest_step(known: KnownSteps) -> str:
-    """What the budget is a share of, for the end of a hint; empty where it is in bytes."""
+def beside_a_step(known: KnownSteps) -> str:
+    """What the step holds and what the budget is a share of, for the end of a hint."""
+    made = ""
+    if known.made_bytes:
+        made = (
+            f"; {format_bytes(known.made_bytes)} are states that an optimizer has made: "
+            'optimizer="adamw", or as it is called, counts them before the first step'
+        )
     if not known.is_share:
-        return ""
+        return made
     return (
-        f"; {known.options.budget} is of the largest step so far: where larger ones come, as after "
-        "a first small batch, say so by largest={0: SIZE}, or give bytes"
+        f"{made}; {known.options.budget} is of the largest step so far: where larger ones come, as "
+        "after a first small batch, say so by largest={0: SIZE}, or give bytes"
     )
 
 

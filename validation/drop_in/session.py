@@ -28,7 +28,8 @@ from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
 from .earlier_results import EarlierResults
 from .held_state import HeldState, may_record
-from .output_uses import OutputUse, gone_among, results_of
+from .optimizer_steps import OptimizerSteps, close_all
+from .output_uses import OutputUse, alive_bytes, gone_among, results_of
 from .outside_code import OutsideBytes, outside_meter
 from .part_sizes import Binding
 from .record_turns import RecordTurns
@@ -98,6 +99,7 @@ class Session:
         self.check_note = "not compared with the plain step"
         self._held = HeldState(options)
         self._behind = BehindBackward(self._held)
+        self._optimizers = OptimizerSteps(self._held, self._bytes_around)
         self._says_behind = self._ignores_left = False
         self._behind_bytes = 0  # the peak of the code there, in the step that was measured last
         # What the step is given that begins, where one does; by its addresses.
@@ -176,13 +178,15 @@ class Session:
         self._handed = bytes_by_place(inputs)
         self._leave_behind()
         self._coming = self._handed
+        was_recording = close_all()
         if self.parts and not self._calls.is_open:
-            self._may_start = self._end_step()
+            self._may_start = self._end_step() and not was_recording
             if self._may_start and self._turns.is_missing:
                 self._start_measuring(torch.device(self.parts[0].device))
 
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is."""
+        close_all()
 
     def evaluation_ends(self, outputs: Any) -> None:
         """Such a forward has run, and a later step may begin while the loop holds its outputs."""
@@ -194,7 +198,7 @@ class Session:
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
-        self._held.see(arguments[i] for i in part.fixed_positions)
+        self._held.see([arguments[i] for i in part.fixed_positions])
         index = self.parts.index(part)
         self._is_spoiled |= self._forgotten.free(self._calls)
         self._leave_behind()
@@ -211,11 +215,11 @@ class Session:
                 self._turns.see((key, None))  # a later one: the next may be of another kind
             else:
                 self._turns.is_missing = True
-        number = self.plans.number_for(key, binding, self._held.total_bytes, kept)
+        number = self.plans.number_for(key, binding, lambda: self._held.total_bytes, kept)
         part = self.parts[index]  # perhaps in small groups now
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
-        shared = self._calls.shared_bytes(arguments, self._given)
+        shared = self._calls.shared_bytes(part.inputs_among(arguments), self._given)
         call = PartCall(key, part, binding, number, kept, shared)
         if self._meter is not None:
             fixed = (arguments[i] for i in part.fixed_positions)
@@ -358,8 +362,7 @@ class Session:
 
         The second number is of those that its forwards find alone: results of an earlier step.
         """
-        fixed = set(part.fixed_positions)
-        read = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
+        read = bytes_by_place(part.inputs_among(arguments))
         self._made_before = sum(size for place, size in read.items() if place not in self._handed)
         self._given, self._handed = self._handed | read, {}
         others = sum(size for place, size in self._given.items() if place not in read)
@@ -400,11 +403,13 @@ class Session:
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None
         num_ended = records_ended()
+        close_all()
         if may_start is None:
-            fixed = set(part.fixed_positions)
-            self._coming = bytes_by_place([t for i, t in enumerate(arguments) if i not in fixed])
+            self._coming = bytes_by_place(part.inputs_among(arguments))
             may_start = self._end_step()
-        self._begin_plans(*self._resident_bytes(part, arguments, binding))
+        resident = self._resident_bytes(part, arguments, binding)
+        self.plans.known.made_bytes = self._held.made_bytes
+        self._begin_plans(*resident)
         self._look_behind()
         known = self.plans.known
         wanted = self._turns.is_missing or known.is_longest((self.parts.index(part), 0), binding)
@@ -607,7 +612,11 @@ class Session:
     def _look_behind(self) -> None:
         """Say that the code behind a backward takes more than the budget, once that is known."""
         budget, peak = self.budget_bytes, self._behind_bytes
-        if self.peak_bytes is None or budget is None or peak <= budget or self._says_behind:
+        if self.peak_bytes is None or budget is None:
+            return
+        for line in self._optimizers.new_lines(budget):
+            self._tell(line, PlainStepWarning)
+        if peak <= budget or self._says_behind:
             return
         self._says_behind = True
         self._tell(
@@ -616,6 +625,12 @@ class Session:
             "gradients, or another forward of the model's modules (functional_call, model.forward)",
             PlainStepWarning,
         )
+
+    def _bytes_around(self) -> int:
+        """Bytes that the present step was given, and of its outputs that are there still."""
+        results = (it for call in self._calls.rows for it in call.results if not it.is_gone)
+        found = alive_bytes(it for it in results if it.place not in self._given)
+        return sum(self._given.values()) + found
 
     # -- for people -------------------------------------------------------------------------------
 
@@ -652,6 +667,7 @@ class Session:
         lines.append(f"  resident       {format_bytes(max(0, self.plans.known.resident_bytes))}")
         if self.peak_bytes is not None:
             lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")
+        lines += self._optimizers.report()
         lines += describe_calls(self.parts, self.numbers, self.plans.planned_for)
         lines.append(describe_checks(self.parts, self.check_note, self.num_compared))
         return "\n".join(lines)

@@ -12,7 +12,7 @@ from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from .known_steps import KnownSteps
-from .schedule_search import ScheduleSearch, infeasible, of_largest_step
+from .schedule_search import ScheduleSearch, beside_a_step, infeasible
 from .step_record import StepRecord
 
 log = logging.getLogger("schedsim.drop_in")
@@ -46,7 +46,7 @@ def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -
             f"a step{part.sizes.in_words(binding)} does not fit {format_bytes(budget)}: the "
             f"code outside of its part takes {format_bytes(least)}",
             plan=replace(plan, least=LeastBudget(least)),
-            hint=f"budget={least}, or a smaller batch{of_largest_step(known)}",
+            hint=f"budget={least}, or a smaller batch{beside_a_step(known)}",
         )
     known.plan = plan
     log.info("%s", plan)

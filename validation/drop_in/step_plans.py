@@ -155,19 +155,25 @@ class StepPlans:
         return self.known.planned[key][0]
 
     def number_for(
-        self, key: Key, binding: Binding, resident_bytes: int, earlier_bytes: int
+        self,
+        key: Key,
+        binding: Binding,
+        resident_bytes: Callable[[], int],
+        earlier_bytes: int,
     ) -> int:
         """The number of the schedule by which a call runs.
 
         Parameters
         ----------
-        resident_bytes, earlier_bytes
-            Bytes beside the step, and bytes that its earlier calls keep.
+        resident_bytes
+            Gives the bytes beside the step, where they must be known.
+        earlier_bytes
+            Bytes that its earlier calls keep.
         """
         known = self.known
         known.see_sizes(key[0], binding)
         if key not in known.numbers:
-            known.resident_bytes = max(known.resident_bytes, resident_bytes)
+            known.resident_bytes = max(known.resident_bytes, resident_bytes())
             return self.small.or_small(
                 key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -30,6 +31,7 @@ from ..costs import device_costs
 from ..guards.backward_place import BackwardAutocast
 from ..op_level.emit import Halves, emit
 from ..op_level.random_replay import RandomReplay
+from ..op_level.short_calls import call_shortly
 from ..ranks.wrappers import bucket_bytes
 from ..torch_private.given_gradients import are_held
 from ..torch_private.op_modes import without_alias_checks
@@ -119,7 +121,9 @@ class TracedPart:
         elif compiled:
             self.program = fused_where_it_works(joint.program, name, session.groups)
         # The same values and ops, called on the shortest way.
-        self._code = call_directly(bake_views(self.program)) if compiled else self.program
+        self._code = (
+            call_directly(bake_views(self.program)) if compiled else call_shortly(self.program)
+        )
         self._joint, self._lacking = joint, lacking
         self.has_small_groups = has_small_groups
         self._small: TracedPart | None = None
@@ -135,6 +139,7 @@ class TracedPart:
         self._halves: list[Halves] = []
         self._numbers: list[Any] = []
         self._counts = [0] * self.graph.num_ops
+        self._zeros = tuple(self._counts)
         self.trust = ScheduleTrust()
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
@@ -378,15 +383,24 @@ class TracedPart:
             self._sums[what] = numbers_of(sizes, self.sizes.names)
         return int(sum(self._sums[what](binding)))
 
-    @property
+    @cached_property
     def fixed_positions(self) -> list[int]:
-        """Bytes of the arguments that are parameters or buffers."""
+        """Positions of the arguments that are parameters or buffers."""
         program = self.program
         return [
             i
             for i, v in enumerate(self._joint.inputs)
             if v >= 0 and program.storages[program.values[v].storage].kind == "static"
         ]
+
+    def inputs_among(self, arguments: Sequence[Any]) -> list[Any]:
+        """Those of the `arguments` that are neither parameters nor buffers."""
+        return [arguments[i] for i in self._input_positions if i < len(arguments)]
+
+    @cached_property
+    def _input_positions(self) -> list[int]:
+        fixed = set(self.fixed_positions)
+        return [i for i in range(len(self._joint.inputs)) if i not in fixed]
 
     def cost(self, number: int, binding: Binding = ()) -> PartCost:
         """The cost of the part by schedule `number`, at the sizes of `binding`; O(runs)."""
@@ -509,8 +523,7 @@ class TracedPart:
         resident = [found[v] if v in found else constants[v] for v in halves.resident]
         found.clear()
         random = RandomReplay(len(halves.repeated_random), self.device)
-        for i in range(len(self._counts)):
-            self._counts[i] = 0
+        self._counts[:] = self._zeros
         sizes = self._numbers[number](binding)
         outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
         made = dict(zip(self.program.outputs, outputs, strict=True))

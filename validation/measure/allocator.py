@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from schedsim.errors import SchedsimError
@@ -133,8 +134,10 @@ class AllocatorRecord:
                 "torch.profiler is on, and a process has one profiler: memory cannot be measured",
                 hint="plan, or run the first steps, before the profiler starts",
             )
+        unknown = torch.empty(1)
         with quiet_stderr():
             self._recorder.start()
+            del unknown  # torch says in a line that it knows no such block, of a thousand once
         self._forgotten = weakref.finalize(self, _abandon, self._recorder, threading.get_ident())
         _running[:] = [weakref.ref(self)]
 

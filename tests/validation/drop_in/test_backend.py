@@ -261,3 +261,29 @@ def test_tensors_that_are_spread_over_ranks_are_refused():
     for said in run_ranks(_spread, 2, timeout_s=60):
         assert "is a DTensor" in said
         assert "level='block'" in said
+
+
+class Counting(torch.nn.Module):
+    """Another number in each step, which Dynamo takes for a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.num_calls = torch.nn.Linear(4, 4), 0
+
+    def forward(self, x):
+        self.num_calls += 1
+        return self.layer(x) * self.num_calls
+
+
+def test_the_last_trace_is_told_before_steps_run_as_they_are():
+    """Dynamo calls no backend then, so that the steps exceed a budget in silence."""
+    with torch._dynamo.config.patch(recompile_limit=2):
+        step = torch.compile(Counting(), backend="schedsim", options={"budget": "1MB"})
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(4):
+                step(torch.ones(2, 4)).sum().backward()
+    lines = [str(it.message) for it in said if it.category is PlainStepWarning]
+    assert len(lines) == 1
+    assert "traces it no more" in lines[0]
+    assert "recompile_limit allows more" in lines[0]

@@ -15,6 +15,8 @@ from schedsim.validation.torch_private.dynamo_settings import (  # noqa: E402
     dynamo_settings,
     graph_breaks,
     last_graph_break,
+    last_trace,
+    trace_settings,
 )
 from torch import nn  # noqa: E402
 
@@ -117,3 +119,49 @@ def test_a_graph_is_broken_at_packed_sequences():
     assert torch.equal(torch.compile(padded, backend="eager")(x), padded(x))
     assert graph_breaks() != before
     torch._dynamo.reset()
+
+
+def test_settings_of_traces_are_there_while_dynamo_traces_and_not_else():
+    def looked_up():
+        return torch._dynamo.config.allow_rnn
+
+    before, seen = looked_up(), []
+
+    def backend(graph, _):
+        seen.append(looked_up())
+        return graph.forward
+
+    torch._dynamo.reset()
+    step = torch.compile(lambda x: x + 1, backend=backend)
+    with trace_settings({"allow_rnn": not before, "no_such_setting": 1}):
+        for _ in range(2):
+            step(torch.ones(2))
+    step(torch.ones(2).double())
+    assert seen == [not before, before]
+    assert looked_up() is before
+    torch._dynamo.reset()
+
+
+def test_this_torch_sets_them_only_there():
+    before = torch._dynamo.config.allow_rnn
+    with trace_settings({"allow_rnn": not before}):
+        assert torch._dynamo.config.allow_rnn is before
+
+
+def test_the_last_trace_of_a_function_is_known():
+    found = []
+
+    def backend(graph, _):
+        found.append(last_trace())
+        return graph.forward
+
+    def scaled(x, number):
+        return x * number
+
+    torch._dynamo.reset()
+    step = torch.compile(scaled, backend=backend, dynamic=False)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for number in range(3):
+            step(torch.ones(2), number)
+    torch._dynamo.reset()
+    assert found == [None, scaled.__code__]
