@@ -51,7 +51,7 @@ _FIRST_DESCENT, _KEPT_PRICE, _OTHERS, _WORTH_REFINING = 0.3, 0.03, 0.7, 0.0005
 _NEAR = 16
 # So many steps of the first-order method, for each cut, bring a relaxation within some percent of
 # its optimum.
-_STEPS_A_CUT = 13
+_STEPS_A_CUT = 20
 # Where whole numbers at two cuts would take more than half of the effort, or so many cuts prove so
 # much more than the first few, this is the relaxations' share.
 _LARGE_SHARE, _MUCH = 0.9, 0.04
@@ -318,8 +318,8 @@ class CutSearch:
         tensors = arrays.write_start[place + 1]
         each = 3.0 * arrays.read_start[place + 1] + 4.0 * tensors
         total = float(each.sum())
-        for k, end in longer_intervals(place.size, doubling=self.doubling):
-            total += float(each[k] + (1 + end - k) * place[k])
+        for k, _ in longer_intervals(place.size, doubling=self.doubling):
+            total += float(each[k] + 3 * place[k])
         return total
 
     def _affordable(self, counts: list[int], left: float) -> int:
