@@ -1,12 +1,14 @@
 """Graph planners on synthetic families: the best of all, `auto` beside it, its bound and its times.
 
-    python benchmarks/bench_graph_families.py --results FILE [--seeds 0] [--planners auto,cuts] [--table FILE]
+    python benchmarks/bench_graph_families.py --results FILE [--seeds 0] [--planners auto,cuts]
+        [--table FILE]
 
 Every row is a family, a number of ops, a budget and a seed; every planner's answer is replayed. The
 budget is a share of the store-all peak, or `+10%`: so much above the bytes that the largest op
 needs alone. Lines go to the results file one by one, and a run that was stopped goes on where it
-was; with fewer planners, *best* is of these, and `auto` is always among them. Times are processor time of all threads, because other programs may run on the machine; `first`
-is when `auto` had its first plan.
+was. With some planners alone, *best* is of these; `auto` is always among them. Times are processor
+time of all threads, because other programs may run on the machine; `first` is when `auto` had its
+first plan.
 """
 
 from __future__ import annotations

@@ -31,9 +31,11 @@ from schedsim.plans.effort import Effort
 
 Floats = NDArray[np.float64]
 Triples = NDArray[np.uint32]
+"""Rows by their columns of 1, of -1 and of -1, ``(rows, 3)``."""
 Others = tuple[NDArray[np.int32], NDArray[np.int32], Floats]
+"""Rows of any values, by CSR."""
 
-# Non-zeros that are gone through in a unit of work; each step goes through all of them twice. And
+# Non-zeros that are gone through in a unit of work; each step counts all of them twice. And
 # the work of a look at what is proven, however small the program is.
 _NONZEROS_PER_UNIT, _LOOK = 5.5e8, 3e-4
 # Steps between looks at what is proven, and rounds of the scaling.

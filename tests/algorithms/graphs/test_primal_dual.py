@@ -85,7 +85,7 @@ def test_the_bound_comes_close_to_the_least_cost(seed):
 @given(seed=st.integers(0, 10**12))
 @settings(max_examples=examples(40), deadline=None)
 def test_rows_of_signs_are_rows_like_others(seed):
-    """Rows of one 1 and two -1, a part of them, and rows with a third one or other values, mixed."""
+    """One 1 and two -1, or a part of them, beside rows of more of them or of other values."""
     rng = np.random.default_rng(seed)
     num_columns = int(rng.integers(3, 7))
     rows = np.zeros((int(rng.integers(2, 9)), num_columns))
