@@ -110,7 +110,7 @@ def cut_milp(
         _add_interval(milp, table, cuts, known, alive, k, end, again)
     for k in sorted({k for k, _ in beside}):
         ops = [op for at, op in beside if at == k]
-        _add_beside(milp, table, cuts, known, alive, k, neighbours[k], ops, byte_unit)
+        _add_beside(milp, table, cuts, alive, k, neighbours[k], ops, byte_unit)
     if at_least > 0:
         paid = np.flatnonzero(costs)
         besides = milp.variables(1, ub=at_least, cost=1.0)
@@ -170,7 +170,6 @@ def _add_beside(
     milp: Milp,
     table: CutTable,
     cuts: list[Cut],
-    known: list[Bools],
     alive: list[Ints],
     k: int,
     again: Ints,
@@ -180,7 +179,8 @@ def _add_beside(
     """Rule 6 for the repeated runs of `ops` between the cuts `k` and `k` + 1."""
     arrays = table.graph.arrays
     producer = arrays.tensor_producer
-    made = np.flatnonzero((producer >= 0) & known[k][producer])
+    known = cuts[k].before | (np.arange(table.num_ops) == cuts[k].op)
+    made = np.flatnonzero((producer >= 0) & known[producer])
     through = np.full(producer.size, -1, dtype=np.int64)
     through[made] = milp.variables(made.size)
     milp.rows(

@@ -284,10 +284,8 @@ class _PrimalDual:
         squared = _steps(
             num,
             self.since,
-            self.triples,
-            self.others,
-            (self.row_scale, self.column_scale),
-            (self.most, self.cost, self.lb, self.ub),
+            (self.triples, self.others),
+            (self.most, self.cost, self.lb, self.ub, self.row_scale, self.column_scale),
             (self.x, self.y, self.pull),
             (self.from_x, self.from_y, self.from_pull),
             (self.at_x, self.at_y, self.at_pull),
@@ -347,10 +345,8 @@ def _others(matrix: Any) -> Others:
 def _steps(
     num: int,
     since: int,
-    triples: Triples,
-    others: Others,
-    scale: tuple[Floats, Floats],
-    program: tuple[Floats, Floats, Floats, Floats],
+    rows: tuple[Triples, Others],
+    program: tuple[Floats, Floats, Floats, Floats, Floats, Floats],
     now: tuple[Floats, Floats, Floats],
     anchor: tuple[Floats, Floats, Floats],
     at: tuple[Floats, Floats, Floats],
@@ -361,10 +357,9 @@ def _steps(
     A row's price pulls at the row's columns as soon as it is known, while the indices are at hand;
     rows without a price, about half of them, pull at none.
     """
-    other_start, other_column, other_value = others
-    row_scale, column_scale = scale
+    triples, (other_start, other_column, other_value) = rows
     tau, sigma = lengths
-    most, cost, lb, ub = program
+    most, cost, lb, ub, row_scale, column_scale = program
     x, y, pull = now
     x0, y0, pull0 = anchor
     at_x, at_y, at_pull = at
