@@ -313,7 +313,9 @@ def _are_triples(matrix: Any) -> NDArray[np.bool_]:
     row = np.repeat(np.arange(num_rows), np.diff(matrix.indptr))
     ups = np.bincount(row[matrix.data == 1.0], minlength=num_rows)
     downs = np.bincount(row[matrix.data == -1.0], minlength=num_rows)
-    return (ups <= 1) & (downs <= 2) & (ups + downs == np.diff(matrix.indptr))
+    found: NDArray[np.bool_] = (ups <= 1) & (downs <= 2)
+    found &= ups + downs == np.diff(matrix.indptr)
+    return found
 
 
 def _triples(matrix: Any) -> Triples:
