@@ -1,12 +1,14 @@
 """Graph planners on synthetic families: the best of all, `auto` beside it, its bound and its times.
 
-    python benchmarks/bench_graph_families.py --results FILE [--seeds 0] [--table FILE]
+    python benchmarks/bench_graph_families.py --results FILE [--seeds 0] [--planners auto,cuts]
+        [--table FILE]
 
 Every row is a family, a number of ops, a budget and a seed; every planner's answer is replayed. The
 budget is a share of the store-all peak, or `+10%`: so much above the bytes that the largest op
 needs alone. Lines go to the results file one by one, and a run that was stopped goes on where it
-was. Times are processor time of all threads, because other programs may run on the machine; `first`
-is when `auto` had its first plan.
+was. With some planners alone, *best* is of these; `auto` is always among them. Times are processor
+time of all threads, because other programs may run on the machine; `first` is when `auto` had its
+first plan.
 """
 
 from __future__ import annotations
@@ -121,7 +123,8 @@ def measure(args: argparse.Namespace) -> None:
     progress.Progress = FirstPlan  # type: ignore[misc]  # the planners report to this one
     done = {(row["family"], row["size"], row["budget"], row["seed"]) for row in read(args.results)}
     small = layered(60)
-    for planner in PLANNERS:  # kernels are compiled outside of the times
+    chosen = [name for name in PLANNERS if name == "auto" or name in args.planners.split(",")]
+    for planner in chosen:  # kernels are compiled outside of the times
         run(small, budget_of(small, "70%"), planner, 0, 0.1)
     for family, size, budget, seed in rows(args):
         if (family, size, budget, seed) in done:
@@ -129,7 +132,7 @@ def measure(args: argparse.Namespace) -> None:
         graph = graph_of(family, size, seed)
         budget_bytes = budget_of(graph, budget)
         line = {"family": family, "size": size, "budget": budget, "seed": seed}
-        found = {name: run(graph, budget_bytes, name, seed, args.effort) for name in PLANNERS}
+        found = {name: run(graph, budget_bytes, name, seed, args.effort) for name in chosen}
         line |= {"ops": graph.num_ops, "effort": args.effort, "planners": found}
         with args.results.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -195,6 +198,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--only", default="")
+    parser.add_argument("--planners", default=",".join(PLANNERS))
     parser.add_argument("--most-ops", type=int, default=10**9)
     parser.add_argument("--effort", type=float, default=20.0)
     parser.add_argument("--table", type=Path)

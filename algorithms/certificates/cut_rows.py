@@ -1,8 +1,9 @@
 """The MILP over cuts in whole numbers, with variables and rows in the order of certificates.
 
-It is the MILP of ``graphs/_cut_model.py`` without memory beside repeated runs, with every
-number exact. ``docs/certificates.md`` numbers variables and rows; ``benchmarks/rematlib/check.py``
-builds them again from that description, without this file.
+It is the MILP of ``graphs/_cut_model.py`` without memory beside repeated runs, with one sum over
+neighbours for each longer interval, and with every number exact. ``docs/certificates.md`` numbers
+variables and rows; ``benchmarks/rematlib/check.py`` builds them again from that description,
+without this file.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ MAX_BYTES = 512 * 2**20
 
 _WORK = 20.0
 _EXPANSIONS_PER_UNIT = 150_000.0
+# And states that are entered into a larger table in a unit.
+_ENTERED_PER_UNIT = 1_500_000.0
 _FIRST_STATES, _SLICE = 4096, 4096
 # Searches with other budgets, to find the least feasible one.
 _MOST_BUDGETS = 40
@@ -132,6 +134,8 @@ def search_optimum(
             if 2 * states.capacity > most:
                 break
             states = states.larger(2 * states.capacity)
+            if effort is not None:
+                effort.spend(int(states.counts[NUM]) / _ENTERED_PER_UNIT)
         elif effort is not None and effort.is_over():
             break
     num, lacking = int(states.counts[NUM]), int(states.counts[LACKING])

@@ -12,9 +12,11 @@ Every schedule gives such numbers, so that the least cost of the MILP is a lower
 2. a repeated run reads too: ``again[k, l, p] <= alive[k, u] + again[k, l, producer(u)]``;
 3. a tensor alive at the second cut was alive at the first or is written between them;
 4. the tensors alive at a cut fit beside the run of its op;
-5. between two cuts there is a repeated run where there is one between two neighbours among them;
-6. where asked for: a tensor alive at two neighbouring cuts, and not written between them, is alive
-   all the time between them, and so beside a run that is repeated there: ``through[k, w]``.
+5. a repeated run between two cuts is one on this or on that side of a cut between them, down to
+   neighbours: ``again[k, l, p] <= again[k, m, p] + again[m, l, p]``;
+6. where asked for: a tensor alive at the second of two neighbouring cuts, written before the first
+   and not again between them, is alive all the time between them, and so beside a run that is
+   repeated there: ``through[k, w] >= alive[k + 1, w] - again[k, k + 1, producer(w)]``.
 
 In whole numbers the pairs (k, K) are implied by the pairs of neighbours, but not in fractions:
 without them a repeated run is split over the intervals, each part living on the same half of a
@@ -97,10 +99,13 @@ def cut_milp(
         again = milp.variables(num_ops, ub=repeats[k], cost=costs, integral=True)
         neighbours.append(again)
         _add_interval(milp, table, cuts, known, alive, k, k + 1, again)
+    between = {(k, k + 1): again for k, again in enumerate(neighbours)}
     for k, end in longer_intervals(num_cuts, doubling=doubling):
-        again = milp.variables(num_ops, ub=repeats[k], integral=True)
+        between[k, end] = milp.variables(num_ops, ub=repeats[k], integral=True)
+    for (k, end), again in list(between.items())[num_cuts:]:
         ran_ops = np.flatnonzero(repeats[k])
-        parts = [(neighbours[j][ran_ops], -1.0) for j in range(k, end)]
+        middle = k + 1 if end == num_cuts else (k + end) // 2
+        parts = [(between[part][ran_ops], -1.0) for part in ((k, middle), (middle, end))]
         milp.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
         _add_interval(milp, table, cuts, known, alive, k, end, again)
     for k in sorted({k for k, _ in beside}):
@@ -174,16 +179,15 @@ def _add_beside(
     """Rule 6 for the repeated runs of `ops` between the cuts `k` and `k` + 1."""
     arrays = table.graph.arrays
     producer = arrays.tensor_producer
-    made = np.flatnonzero(producer >= 0)
+    known = cuts[k].before | (np.arange(table.num_ops) == cuts[k].op)
+    made = np.flatnonzero((producer >= 0) & known[producer])
     through = np.full(producer.size, -1, dtype=np.int64)
     through[made] = milp.variables(made.size)
     milp.rows(
         made.size,
-        (alive[k][made], 1.0),
         (alive[k + 1][made], 1.0),
         (again[producer[made]], -1.0),
         (through[made], -1.0),
-        ub=1.0,
     )
     later = cuts[k + 1].after.copy()
     later[cuts[k + 1].op] = True

@@ -29,7 +29,7 @@ _MOST_CUTS = 40
 _FEW_CUTS = 5
 # Numbers of cuts in relaxations: the next number follows where a relaxation proves so much more.
 # And the share of the effort that all of them may take.
-_SPREAD_CUTS = (3, 6, 12, 16, 20, 24, 32, 48)
+_SPREAD_CUTS = (3, 6, 12, 16, 20, 24, 32, 48, 64)
 _WORTH, _RELAXED_SHARE = 0.003, 0.5
 # The relaxation of so many cuts shows what more of them need: more intervals, where these prove so
 # much more; and none at ops whose memory has a price of less than that share of the largest. Where
@@ -47,11 +47,14 @@ _PROMISING, _WIDELY = 0.15, 0.02
 # rest goes to relaxations of the cuts that have a price, of that share of the largest at least, and
 # of at most so many times as many others between them, as long as they prove so much more.
 _FIRST_DESCENT, _KEPT_PRICE, _OTHERS, _WORTH_REFINING = 0.3, 0.03, 0.7, 0.0005
+# Where intervals of many lengths prove nothing, as on wide graphs, nearly all cuts have a price:
+# the first one then takes all of that work, and its cuts are spread over all ops.
+_ONLY_DESCENT = 0.95
 # Before the first and behind the last of them, others are looked for so near.
 _NEAR = 16
 # So many steps of the first-order method, for each cut, bring a relaxation within some percent of
-# its optimum.
-_STEPS_A_CUT = 13
+# its optimum; fewer where there are no intervals of many lengths.
+_STEPS_A_CUT, _FEWER_STEPS = 20, 10
 # Where whole numbers at two cuts would take more than half of the effort, or so many cuts prove so
 # much more than the first few, this is the relaxations' share.
 _LARGE_SHARE, _MUCH = 0.9, 0.04
@@ -196,7 +199,8 @@ class CutSearch:
         first_s, took = 0.0, 0.0
         counts = list(_SPREAD_CUTS)
         while counts:
-            count = self._affordable(counts, _FIRST_DESCENT * (self.effort.left - until))
+            first_share = _FIRST_DESCENT if self.doubling else _ONLY_DESCENT
+            count = self._affordable(counts, first_share * (self.effort.left - until))
             chosen = self._placed(count)
             if len(chosen) <= len(before):
                 break
@@ -213,7 +217,7 @@ class CutSearch:
             known_s, left = self.extra_s, self.effort.left
             share = (left - until) / left if self.effort.counted else relaxed_share
             looks = count == _LOOK_CUTS
-            part = _LOOK_SHARE if looks else _FIRST_DESCENT if descends else 1.0
+            part = _LOOK_SHARE if looks else first_share if descends else 1.0
             self.solve(self._cuts(chosen), share * part, integral=False)
             took = left - self.effort.left
             small = self.solved_nonzeros <= MOST_OF_SIMPLEX and count > _LOOK_CUTS
@@ -282,7 +286,8 @@ class CutSearch:
         likely = self._likely_nonzeros(ops)
         if likely <= MOST_OF_SIMPLEX:
             return relaxation_work(likely) <= left
-        return steps_work(likely, _STEPS_A_CUT * len(ops)) <= left
+        steps_a_cut = _STEPS_A_CUT if self.doubling else _FEWER_STEPS
+        return steps_work(likely, steps_a_cut * len(ops)) <= left
 
     def _try_doubling(self, chosen: list[int], share: float) -> None:
         """Look at intervals of many lengths from now on, if they prove more at these cuts."""
@@ -294,13 +299,18 @@ class CutSearch:
         return [self.cut(op) for op in sorted(ops)]
 
     def _placed(self, count: int) -> list[int]:
-        """About `count` ops to cut at, from the first whose memory has a price on."""
+        """About `count` ops to cut at.
+
+        Where intervals of many lengths count, from the first op on whose memory has a price.
+        """
         chosen: list[int] = []
         if count <= _LOOK_CUTS or not self.prices:
             self.choose(chosen, self.spread(count))
             return chosen
-        least = _PRICED * max(self.prices.values())
-        first = min(op for op, price in self.prices.items() if price >= least)
+        first = 0
+        if self.doubling:
+            least = _PRICED * max(self.prices.values())
+            first = min(op for op, price in self.prices.items() if price >= least)
         self.choose(chosen, self.spread(count, first=first, share=_WIDELY))
         return chosen
 
@@ -318,8 +328,8 @@ class CutSearch:
         tensors = arrays.write_start[place + 1]
         each = 3.0 * arrays.read_start[place + 1] + 4.0 * tensors
         total = float(each.sum())
-        for k, end in longer_intervals(place.size, doubling=self.doubling):
-            total += float(each[k] + (1 + end - k) * place[k])
+        for k, _ in longer_intervals(place.size, doubling=self.doubling):
+            total += float(each[k] + 3 * place[k])
         return total
 
     def _affordable(self, counts: list[int], left: float) -> int:

@@ -30,6 +30,9 @@ from schedsim.plans.effort import Effort
 # next step follows where the one before has come so close to the budget.
 _STEPS = ((200, 8), (32, 128), (4, 2048), (1, 16384))
 _CLOSE = 0.75
+# Before that, so many ops are looked at with tensors of that share of the budget alone: a few such
+# tensors that must meet are seen at once, where all the ways to remake light ones hide them.
+_HEAVY_OPS, _HEAVY_SETS, _HEAVY = 16, 32, 0.1
 
 # Sets of a few tensors, and ways from a set to one before it, that a core goes through in about a
 # second; and the share of what is left for one step. A set has a way for each op that wrote of it.
@@ -138,9 +141,13 @@ def _find_first_runs(graph: Graph) -> FirstRuns:
 
 
 class NeedSearch:
-    """The searches for the ops of one graph; sets of tensors are the bits of integers."""
+    """The searches for the ops of one graph; sets of tensors are the bits of integers.
 
-    def __init__(self, graph: Graph) -> None:
+    With `heavy_bytes`, a set holds tensors of so many bytes alone. What else must be there is left
+    out, so that needs are no larger than they are.
+    """
+
+    def __init__(self, graph: Graph, heavy_bytes: int = 0) -> None:
         arrays = graph.arrays
         self.static_bytes = graph.static_bytes
         self.first = first_runs(graph)
@@ -149,9 +156,12 @@ class NeedSearch:
         self.own = least_own_bytes(graph).tolist()
         self.read = _split(arrays.read_tensor, arrays.read_start)
         self.written = _written(graph)
-        self.reads = [_mask(part) for part in self.read]
+        heavy = [[t for t in part if self.sizes[t] >= heavy_bytes] for part in self.read]
+        self.whole = not heavy_bytes
+        self.heavy = _mask(np.flatnonzero(arrays.tensor_bytes >= heavy_bytes).tolist())
+        self.reads = [_mask(part) for part in heavy]
         self.writes = [_mask(part) for part in self.written]
-        self.read_bytes = [sum([self.sizes[t] for t in part]) for part in self.read]
+        self.read_bytes = [sum([self.sizes[t] for t in part]) for part in heavy]
         self.inputs = _mask(np.flatnonzero(arrays.tensor_producer < 0).tolist())
         self.results = _mask(np.flatnonzero(arrays.tensor_result).tolist())
         workspace = np.minimum(arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
@@ -175,6 +185,7 @@ class NeedSearch:
         else:
             start, need_bytes = self.reads[op], self.first.need_bytes[op]
             start |= _mask(self.first.lasting[k] for k in _members(self.first.across[op]))
+        start &= self.heavy
         heap = [(need_bytes, self.bytes_of(start), start)]
         known = {start: need_bytes}  # for each set, the least yet of ways to it
         num_sets = 0
@@ -184,7 +195,7 @@ class NeedSearch:
                 continue
             least_bytes, done = self.static_bytes + largest, not alive & ~self.inputs
             if done or num_sets == most_sets or least_bytes > enough_bytes:
-                return MemoryNeed(op, least_bytes, done, num_sets)
+                return MemoryNeed(op, least_bytes, done and self.whole, num_sets)
             if effort is not None and effort.is_over():
                 return MemoryNeed(op, least_bytes, done, num_sets)
             num_sets += 1
@@ -225,6 +236,7 @@ def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
     needs = [MemoryNeed(op, static_bytes + n) for op, n in enumerate(search.first.need_bytes)]
     if search.results:
         needs.append(search.need(END, 0, budget_bytes))
+    _look_at_heavy(graph, needs, budget_bytes)
     for num_ops, most_sets in _STEPS:
         needs.sort(key=lambda need: (-need.least_bytes, need.op))
         if not _CLOSE * budget_bytes <= needs[0].least_bytes <= budget_bytes:
@@ -240,6 +252,19 @@ def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
                 if part.is_over():
                     return max(needs, key=lambda need: need.least_bytes)
     return max(needs, key=lambda need: need.least_bytes)
+
+
+def _look_at_heavy(graph: Graph, needs: list[MemoryNeed], budget_bytes: int) -> None:
+    """Raise the needs of a few ops by what the heavy tensors before them need."""
+    heavy_bytes = max(1, int(_HEAVY * budget_bytes))
+    if np.count_nonzero(graph.arrays.tensor_bytes >= heavy_bytes) < 3:
+        return
+    search = NeedSearch(graph, heavy_bytes)
+    order = sorted(range(len(needs)), key=lambda k: (-needs[k].least_bytes, needs[k].op))
+    for k in order[:_HEAVY_OPS]:
+        found = search.need(needs[k].op, _HEAVY_SETS, budget_bytes)
+        if found.least_bytes > needs[k].least_bytes:
+            needs[k] = found
 
 
 def _split(items: NDArray[np.int64], start: NDArray[np.int64]) -> list[list[int]]:

@@ -28,8 +28,8 @@ _FEWEST_PIVOTS = 1000
 # that is enough where the first node solves the program. So much did 90 programs of one to four
 # cuts and 500 to 16,000 non-zeros take, on average. Any other node takes a share of the relaxation
 # and of that square, and never less than the least.
-_FIRST_NODE_NONZERO, _FIRST_NODE_SQUARE, _SOLVED_SHARE = 1.5e-4, 0.5, 0.4
-_NODE_SHARE, _LEAST_NODE = 0.1, 0.005
+_FIRST_NODE_NONZERO, _FIRST_NODE_SQUARE, _SOLVED_SHARE = 2e-4, 0.5, 0.7
+_NODE_SHARE, _LEAST_NODE = 0.18, 0.008
 
 MOST_OF_SIMPLEX = 60_000
 """The most non-zeros of a relaxation that the simplex method solves: in about a second."""

@@ -30,11 +30,14 @@ from schedsim.kernels.cached import njit
 from schedsim.plans.effort import Effort
 
 Floats = NDArray[np.float64]
-Indices = NDArray[np.int32]
+Triples = NDArray[np.uint32]
+"""Rows by their columns of 1, of -1 and of -1, ``(rows, 3)``."""
+Others = tuple[NDArray[np.int32], NDArray[np.int32], Floats]
+"""Rows of any values, by CSR."""
 
-# Non-zeros that are gone through in a unit of work; each step goes through all of them twice. And
+# Non-zeros that are gone through in a unit of work; each step counts all of them twice. And
 # the work of a look at what is proven, however small the program is.
-_NONZEROS_PER_UNIT, _LOOK = 3e8, 3e-4
+_NONZEROS_PER_UNIT, _LOOK = 5.5e8, 3e-4
 # Steps between looks at what is proven, and rounds of the scaling.
 _STEPS, _SCALINGS = 40, 8
 # A restart follows where the steps have become so much shorter than after the last one, or shorter
@@ -145,7 +148,10 @@ def descend(program: BoxedProgram, effort: Effort, *, halted: Callable[[], bool]
 
 @dataclass(frozen=True, eq=False)
 class _Reduced:
-    """A program without what is fixed, and without rows that every point of the box meets."""
+    """A program without what is fixed, and without rows that every point of the box meets.
+
+    Rows of `_are_triples` come first.
+    """
 
     matrix: Any
     most: Floats
@@ -167,6 +173,7 @@ class _Reduced:
         lb, ub = program.lb[columns], program.ub[columns]
         largest = matrix.maximum(0) @ ub + matrix.minimum(0) @ lb
         rows = np.flatnonzero(largest > most + 1e-12 * np.maximum(1.0, np.abs(most)))
+        rows = rows[np.argsort(~_are_triples(matrix[rows]), kind="stable")]
         return cls(
             matrix=matrix[rows].tocsr(),
             most=most[rows],
@@ -194,10 +201,9 @@ class _PrimalDual:
         from scipy.sparse import diags_array
 
         matrix = (diags_array(row_scale) @ reduced.matrix @ diags_array(column_scale)).tocsr()
-        across = matrix.T.tocsr()
         self.row_scale, self.column_scale = row_scale, column_scale
-        self.matrix, self.across = matrix, across
-        self.by_row_and_column = (*_parts(matrix), *_parts(across))
+        self.matrix = matrix
+        self.triples, self.others = _triples(reduced.matrix), _others(reduced.matrix)
         self.most = reduced.most * row_scale
         self.cost = reduced.cost * column_scale
         self.lb, self.ub = reduced.lb / column_scale, reduced.ub / column_scale
@@ -238,7 +244,7 @@ class _PrimalDual:
         found = 1.0
         vector = np.random.default_rng(0).random(self.matrix.shape[1])
         for _ in range(20):
-            vector = self.across @ (self.matrix @ vector)
+            vector = self.matrix.T @ (self.matrix @ vector)
             found = float(np.linalg.norm(vector))
             if found == 0:
                 return 1.0
@@ -278,8 +284,8 @@ class _PrimalDual:
         squared = _steps(
             num,
             self.since,
-            self.by_row_and_column,
-            (self.most, self.cost, self.lb, self.ub),
+            (self.triples, self.others),
+            (self.most, self.cost, self.lb, self.ub, self.row_scale, self.column_scale),
             (self.x, self.y, self.pull),
             (self.from_x, self.from_y, self.from_pull),
             (self.at_x, self.at_y, self.at_pull),
@@ -301,46 +307,97 @@ class _PrimalDual:
         return near and abs(cost - self.best) <= _CLOSE * abs(self.best) + 1e-9
 
 
-def _parts(matrix: Any) -> tuple[Indices, Indices, Floats]:
-    return matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data
+def _are_triples(matrix: Any) -> NDArray[np.bool_]:
+    """The rows with at most one 1, at most two -1, and nothing else; ``(rows,)``."""
+    num_rows = matrix.shape[0]
+    row = np.repeat(np.arange(num_rows), np.diff(matrix.indptr))
+    ups = np.bincount(row[matrix.data == 1.0], minlength=num_rows)
+    downs = np.bincount(row[matrix.data == -1.0], minlength=num_rows)
+    found: NDArray[np.bool_] = (ups <= 1) & (downs <= 2)
+    found &= ups + downs == np.diff(matrix.indptr)
+    return found
+
+
+def _triples(matrix: Any) -> Triples:
+    """The columns of 1, of -1 and of -1 of each of the first rows, ``(rows, 3)``.
+
+    The number of columns stands for none. Nearly all rows of cuts are such: without their values,
+    and without loops over their columns, a step takes half of the time.
+    """
+    count = int(np.count_nonzero(_are_triples(matrix)))
+    found = np.full((count, 3), matrix.shape[1], np.uint32)
+    end = matrix.indptr[count]
+    row = np.repeat(np.arange(count), np.diff(matrix.indptr[: count + 1]))
+    column, up = matrix.indices[:end], matrix.data[:end] > 0
+    found[row[up], 0] = column[up]
+    row, column = row[~up], column[~up]
+    second = np.zeros(row.size, dtype=np.int64)
+    second[1:] = row[1:] == row[:-1]
+    found[row, 1 + second] = column
+    return found
+
+
+def _others(matrix: Any) -> Others:
+    """The rows behind the triples, by CSR."""
+    rest = matrix[int(np.count_nonzero(_are_triples(matrix))) :]
+    return rest.indptr.astype(np.int32), rest.indices.astype(np.int32), rest.data
 
 
 @njit(cache=True)
 def _steps(
     num: int,
     since: int,
-    by_row_and_column: tuple[Indices, Indices, Floats, Indices, Indices, Floats],
-    program: tuple[Floats, Floats, Floats, Floats],
+    rows: tuple[Triples, Others],
+    program: tuple[Floats, Floats, Floats, Floats, Floats, Floats],
     now: tuple[Floats, Floats, Floats],
     anchor: tuple[Floats, Floats, Floats],
     at: tuple[Floats, Floats, Floats],
     lengths: tuple[float, float],
 ) -> float:
-    """Make `num` steps in place; the square of the length of the last one, in the method's norm."""
-    row_start, row_column, row_value, column_start, column_row, column_value = by_row_and_column
+    """Make `num` steps in place; the square of the length of the last one, in the method's norm.
+
+    A row's price pulls at the row's columns as soon as it is known, while the indices are at hand;
+    rows without a price, about half of them, pull at none.
+    """
+    triples, (other_start, other_column, other_value) = rows
     tau, sigma = lengths
-    most, cost, lb, ub = program
+    most, cost, lb, ub, row_scale, column_scale = program
     x, y, pull = now
     x0, y0, pull0 = anchor
     at_x, at_y, at_pull = at
-    ahead = np.empty(x.size)
+    num_triples, none = triples.shape[0], x.size
+    ahead, sums = np.zeros(none + 1), np.zeros(none + 1)  # with a column that stands for none
     squared = 0.0
     for step in range(num):
         towards = (since + step + 1.0) / (since + step + 2.0)
         for j in range(x.size):
             moved = min(max(x[j] - tau * (cost[j] + pull[j]), lb[j]), ub[j])
             at_x[j] = moved
-            ahead[j] = 2.0 * moved - x[j]
-        for i in range(y.size):
-            total = -most[i]
-            for k in range(row_start[i], row_start[i + 1]):
-                total += row_value[k] * ahead[row_column[k]]
-            at_y[i] = max(0.0, y[i] + sigma * total)
-        for j in range(x.size):
+            ahead[j] = (2.0 * moved - x[j]) * column_scale[j]
+        sums[:] = 0.0
+        for i in range(num_triples):
+            up, down, other = triples[i, 0], triples[i, 1], triples[i, 2]
+            total = row_scale[i] * (ahead[up] - ahead[down] - ahead[other])
+            price = max(0.0, y[i] + sigma * (total - most[i]))
+            at_y[i] = price
+            if price > 0.0:
+                price *= row_scale[i]
+                sums[up] += price
+                sums[down] -= price
+                sums[other] -= price
+        for i in range(num_triples, y.size):
+            low, high = other_start[i - num_triples], other_start[i - num_triples + 1]
             total = 0.0
-            for k in range(column_start[j], column_start[j + 1]):
-                total += column_value[k] * at_y[column_row[k]]
-            at_pull[j] = total
+            for k in range(low, high):
+                total += other_value[k] * ahead[other_column[k]]
+            price = max(0.0, y[i] + sigma * (row_scale[i] * total - most[i]))
+            at_y[i] = price
+            if price > 0.0:
+                price *= row_scale[i]
+                for k in range(low, high):
+                    sums[other_column[k]] += price * other_value[k]
+        for j in range(none):
+            at_pull[j] = sums[j] * column_scale[j]
         if step == num - 1:
             for j in range(x.size):
                 change = at_x[j] - x[j]

@@ -20,8 +20,10 @@ from schedsim.algorithms.graphs.bounds import (
     time_bound_s,
 )
 from tiers import examples
+from tiny_families import tiny_graph
 
 from schedsim import Graph, InvalidScheduleError, Op, SchedsimError, Schedule, load, simulate
+from schedsim.api import try_plan
 
 
 def some_graph(rng, most_ops: int) -> Graph:
@@ -182,3 +184,21 @@ def test_ops_that_take_no_time_do_not_blind_the_bound():
     assert least.makespan_s > graph.store_all_s
     bound_s, _ = time_bound_s(graph, peak - 10, effort=2.0)
     assert bound_s == pytest.approx(least.makespan_s)
+
+
+@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("planner", ["cuts", "local_search"])
+def test_nothing_false_is_said_of_tiny_families(seed, planner):
+    """Plans, bounds, and proofs that nothing fits, beside the optimum of the fixed order."""
+    graph = tiny_graph(seed)
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    for budget in (peak // 2, 2 * peak // 3, max(0, peak - 1)):
+        optimum_s = fixed_order_optimum(graph, budget)
+        plan = try_plan(graph, budget, planner, effort=0.1)
+        assert plan.lower_bound_s <= optimum_s * (1 + 1e-9)
+        assert not plan.proven_infeasible or math.isinf(optimum_s)
+        if plan.schedule is not None:
+            replayed = simulate(graph, plan.schedule)
+            assert replayed.peak_bytes <= budget
+            assert replayed.makespan_s >= optimum_s * (1 - 1e-9)
+            assert plan.status != "optimal" or replayed.makespan_s <= optimum_s * (1 + 1e-9)

@@ -45,11 +45,15 @@ def test_no_schedule_in_order_repeats_less(seed, num):
         plain, _ = solved(graph, budget, ops)
         more, _ = solved(graph, budget, ops, beside=beside, doubling=True)
         relaxed, _ = solved(graph, budget, ops, integral=False)
+        closer, _ = solved(graph, budget, ops, beside=beside, doubling=True, integral=False)
         longer, _ = solved(graph, budget, ops, doubling=True, integral=False)
-        bounds = [math.inf if it.infeasible else it.bound for it in (relaxed, longer, plain, more)]
+        answers = (relaxed, longer, plain, more, closer)
+        bounds = [math.inf if it.infeasible else it.bound for it in answers]
         assert bounds[0] <= bounds[1] + 1e-6  # a further rule never lowers the bound
         assert bounds[1] <= bounds[2] + 1e-6  # whole numbers imply the longer intervals
         assert bounds[2] <= bounds[3] + 1e-6
+        assert bounds[1] <= bounds[4] + 1e-6
+        assert bounds[4] <= bounds[3] + 1e-6
         assert bounds[3] <= most
 
 

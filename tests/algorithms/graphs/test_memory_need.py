@@ -252,3 +252,46 @@ def test_a_search_over_wide_sets_ends_with_its_time():
     graph = Graph("join", (*leaves, Op("join", reads=tuple(f"t{i}" for i in range(300)))), {"x": 1})
     need = NeedSearch(graph).need(300, 10**6, 10**9, Effort(time_limit_s=0.0))
     assert (need.num_sets, need.exact, need.least_bytes) == (0, False, 300)
+
+
+def two_gradients(num_light: int) -> Graph:
+    """Both gradients of a huge tensor are read at once, and each is made from the tensor itself."""
+    light = [Op(f"l{i}", reads=(f"l{i - 1}",) * (i > 0), writes={f"l{i}": 1}) for i in range(9)]
+    light += [Op(f"l{i}", reads=(f"l{i - 1}",), writes={f"l{i}": 1}) for i in range(9, num_light)]
+    ops = (
+        *light,
+        Op("f", reads=("l3", "l8"), writes={"x": 100}),
+        Op("g", reads=("x",), writes={"y": 1}),
+        Op("b1", "backward", reads=("x", "y", "l5"), writes={"d1": 100}),
+        Op("b2", "backward", reads=("x", "l7"), writes={"d2": 100}),
+        Op("sum", "backward", reads=("l1", "l2", "l4", "l6", "d1", "d2"), writes={"d": 1}),
+    )
+    return Graph("two gradients", ops)
+
+
+def test_three_heavy_tensors_meet_however_many_light_ones_there_are():
+    """The sum needs 205 by itself; the later of its two gradients is made beside 200 others."""
+    graph = two_gradients(60)
+    least = NeedSearch(graph, 50).need(graph.num_ops - 1, 32, 260)
+    assert least.least_bytes > 260
+    assert not least.exact
+    found = largest_need(graph, 280, Effort(0.0))
+    assert found.least_bytes > 280  # without any work for all the light ones
+    assert max(first_runs(graph).need_bytes) < 210
+    assert local_search(graph, 280, effort=0.05).proven_infeasible
+    assert local_search(graph, 330, effort=0.05).feasible
+
+
+@given(seed=st.integers(0, 10**12))
+@settings(max_examples=examples(60), deadline=None)
+def test_heavy_tensors_alone_need_no_more(seed):
+    """What is left out makes no need larger, and is never called the exact least."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, int(rng.integers(2, 9)))
+    heavy = NeedSearch(graph, int(rng.integers(1, 15)))
+    whole = NeedSearch(graph)
+    for op in (*range(graph.num_ops), *([END] if whole.results else [])):
+        less = heavy.need(op, 2000, 10**9)
+        full = whole.need(op, 2000, 10**9)
+        assert less.least_bytes <= full.least_bytes or not full.exact
+        assert not less.exact

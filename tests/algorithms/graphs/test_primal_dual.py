@@ -82,6 +82,31 @@ def test_the_bound_comes_close_to_the_least_cost(seed):
         assert found.bound >= best - 0.05 * scale - 1e-6
 
 
+@given(seed=st.integers(0, 10**12))
+@settings(max_examples=examples(40), deadline=None)
+def test_rows_of_signs_are_rows_like_others(seed):
+    """One 1 and two -1, or a part of them, beside rows of more of them or of other values."""
+    rng = np.random.default_rng(seed)
+    num_columns = int(rng.integers(3, 7))
+    rows = np.zeros((int(rng.integers(2, 9)), num_columns))
+    for row in rows:
+        signs = [(1, -1, -1), (-1, -1), (1,), (1, -1), (1, 1, -1), (-1, -1, -1), (2, -1), (1, -3)]
+        found = signs[int(rng.integers(len(signs)))]
+        row[rng.choice(num_columns, len(found), replace=False)] = found
+    program = BoxedProgram(
+        matrix=csr_array(rows),
+        most=rng.integers(-2, 3, rows.shape[0]).astype(float),
+        cost=rng.integers(0, 6, num_columns).astype(float),
+        lb=np.zeros(num_columns),
+        ub=np.ones(num_columns),
+    )
+    best, found = least_cost(program), descend(program, Effort(0.05))
+    assert found.bound <= best + 1e-9
+    if best < math.inf:
+        assert found.bound >= best - 0.05 * float(program.cost.sum()) - 1e-6
+        assert program.bound(found.prices) == found.bound  # prices stand at the rows' own places
+
+
 def relaxation(share: float) -> tuple[BoxedProgram, float]:
     """Of six cuts of a training graph, and its least cost."""
     graph = random_training_graph(np.random.default_rng(5), 40)

@@ -127,7 +127,7 @@ def test_no_programme_is_begun_whose_first_node_takes_more_than_the_effort(monke
 @pytest.mark.parametrize(
     ("num_stages", "seed", "budget", "rate", "effort"),
     [
-        (7, 1, 67_716_205, 1.0, 0.5),
+        (7, 1, 67_716_205, 1.0, 0.8),
         pytest.param(29, 2, 397_900_322, 0.3, 3.0, marks=pytest.mark.slow),
     ],
 )
