@@ -64,7 +64,7 @@ class RecomputeLadder:
         >>> bounds = StepBounds(get_architecture("llama3.2-1b"), get_fabric("h100-80gb"))
         >>> found = RecomputeLadder(bounds).entries(Degrees(), Training())
         >>> found[:2], found[-3:]
-        (('none', 'none@host6'), ('full:1/2', 'full', 'full@host'))
+        (('none', 'none@host8'), ('full:1/2', 'full', 'full@host'))
         """
         model = self.bounds.model
         experts = 2 * sum(map(model.has_experts, range(model.num_layers))) >= model.num_layers

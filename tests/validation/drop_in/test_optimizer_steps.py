@@ -33,7 +33,7 @@ def within(budget, model, x):
     return schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1, check="never")
 
 
-def train(model, x, optimizer, *, steps=4, every=1):
+def train(model, x, optimizer, *, steps=8, every=1):
     """Lines that are said of what runs outside of the plan."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -115,7 +115,7 @@ def test_the_peak_of_a_step_is_the_measured_one(make):
 def test_an_optimizer_that_does_not_step_in_each_step_is_measured():
     model, x = model_and_input()
     within(10**9, model, x)
-    train(model, x, torch.optim.SGD(model.parameters(), lr=0.1), steps=4, every=2)
+    train(model, x, torch.optim.SGD(model.parameters(), lr=0.1), steps=8, every=2)
     assert "SGD" in peaks(model)
 
 
