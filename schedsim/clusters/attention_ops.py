@@ -82,7 +82,7 @@ class AttentionWriter(BlockWriter):
         return not (self.training.regather or self.model.attention.head_norm)
 
     def _turned(self, given: str, made: str) -> str:
-        """Positions, turned in fp32; their backward turns back and reads nothing."""
+        """Positions, turned; their backward turns back and reads nothing."""
         size, compiled = self.tape.sizes[given], self.training.compiled
         if self.training.regather or (compiled and not self._turns_complex):
             return self.pointwise((given,), made, size)
