@@ -175,7 +175,7 @@ GROUPS: dict[str, list[Run]] = {
             gib,
             tokens,
             {"seq": 4096, "recompute": "full", **_LATE, **options},
-            device=_ONE_MACHINE if name.startswith("FSDP 8") and "TP" not in name else "h100-96gb",
+            device=_ONE_MACHINE if options["fsdp"] * options.get("tensor", 1) == 8 else "h100-96gb",
         )
         for name, gib, tokens, options in (
             (

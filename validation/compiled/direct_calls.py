@@ -1,18 +1,14 @@
-"""Ops called by PyTorch's Python functions, whose way to the same kernel is shorter.
-
-An op that is called as ``torch.ops.aten...`` converts its arguments twice, which takes about a
-microsecond: a step of small tensors calls hundreds.
-"""
+"""Ops of a compiled step that stay kernels of their own, called on the shorter way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..capture.program import Program
+from ..op_level.short_calls import call_shortly
 
 aten = torch.ops.aten
 
@@ -30,8 +26,4 @@ DIRECT: dict[Any, Callable[..., Any]] = {
 
 def call_directly(program: Program) -> Program:
     """`program` with the functions in place of their ops; the results are the same to the bit."""
-    calls = [
-        call if call.target not in DIRECT else replace(call, target=DIRECT[call.target])
-        for call in program.calls
-    ]
-    return replace(program, calls=calls)
+    return call_shortly(program, DIRECT)

@@ -610,7 +610,7 @@ class Session:
         self._behind_bytes = self._behind.peak_bytes(stretch, sum(self._given.values()))
 
     def _look_behind(self) -> None:
-        """Say that the code behind a backward takes more than the budget, once that is known."""
+        """Say what outside of the plan takes more than the budget, once that is known."""
         budget, peak = self.budget_bytes, self._behind_bytes
         if self.peak_bytes is None or budget is None:
             return
