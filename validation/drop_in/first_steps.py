@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .known_steps import KnownSteps
 from .part_sizes import Binding
+from .planned_part import PlannedPart
 from .schedule_search import ScheduleSearch, infeasible
-from .traced_part import TracedPart
 
 _KEPT_SHARES = (0.25, 0.5)
 """Shares of what store-all keeps that a first schedule may keep, if it finds no plan for less."""
@@ -88,7 +88,7 @@ class FirstSteps:
         return number
 
 
-def _measured_at(part: TracedPart, binding: Binding) -> Binding:
+def _measured_at(part: PlannedPart, binding: Binding) -> Binding:
     """Sizes at which `part` was measured, from which `binding` can be evaluated well enough."""
     for known in part.sizes.measured:
         if all(mine <= its for mine, its in zip(binding, known, strict=True)):

@@ -18,9 +18,9 @@ from .gathered_calls import (
 )
 from .ordered_line import plain_line
 from .part_line import CallInLine, LinePlan, PartCost, peak_of
+from .planned_part import PlannedPart
 from .schedule_search import ScheduleSearch, infeasible_line
 from .step_record import Key
-from .traced_part import TracedPart
 
 _KEPT_SHARES = (0.75, 0.5, 0.3, 0.15, 0.05, 0.0)
 """Shares of what store-all keeps of a part, besides its outputs, for which it is scheduled."""
@@ -50,7 +50,7 @@ class GatheredPlans:
     def __init__(
         self,
         options: DropInOptions,
-        parts: list[TracedPart],
+        parts: Sequence[PlannedPart],
         before_measuring: Callable[[], None] = lambda: None,
     ) -> None:
         self._options, self._parts = options, parts
@@ -132,7 +132,7 @@ class GatheredPlans:
             self._choices[index] = tuple(dict.fromkeys(costs))
         return self._choices[index]
 
-    def _search(self, part: TracedPart, outside_bytes: int, budget_bytes: int) -> Plan:
+    def _search(self, part: PlannedPart, outside_bytes: int, budget_bytes: int) -> Plan:
         search = ScheduleSearch(self._options)
         return search.search(part.workload(0, outside_bytes), budget_bytes, 0.2)
 

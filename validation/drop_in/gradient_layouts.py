@@ -83,7 +83,7 @@ class GradientLayouts:
         self._parts: dict[Come, TracedPart | None] = {_traced(part): part}
         self._taken: dict[tuple[TracedPart, int, Come], tuple[TracedPart, int] | None] = {}
         self._backward_autocast = part.backward_place.traced  # of the backward that runs now
-        part.layouts = self
+        part.runs_by(self)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the graph by the part in use."""
@@ -103,7 +103,7 @@ class GradientLayouts:
         Where no other part takes over what the forward by schedule `number` has kept, `given` is
         changed into the form for which `part` was traced.
         """
-        own = part, part.halves_of(number)
+        own = part, part.code.halves(number)
         traced, autocast = _traced(part)
         layout = tuple(
             None if it is None else was if _equal(it.stride(), was, it.shape) else it.stride()
@@ -116,7 +116,7 @@ class GradientLayouts:
             self._add(came, traced)
         found = self._taken_by(part, number, came, given)
         if found is not None:
-            return found[0], found[0].halves_of(found[1])
+            return found[0], found[0].code.halves(found[1])
         if any(one not in (None, was) for one, was in zip(layout, traced, strict=True)):
             self._say_rounded(f"gradients come to {self._part.name} in strides {layout}")
         if came[1] != autocast:
@@ -181,7 +181,7 @@ class GradientLayouts:
             why = "has gradients in other strides"
         self._session.replace(self._part, part, f"its backward {why}")
         self._call, self._part = call, part
-        part.layouts = self
+        part.runs_by(self)
         return part
 
     def _say_rounded(self, what: str) -> None:
@@ -284,7 +284,8 @@ def _taken_over(
     except SchedsimError:
         return None
     kept, needed = (
-        _kept(it, part.program.constants) for it in (part.halves_of(number), other.halves_of(at))
+        _kept(it, part.program.constants)
+        for it in (part.code.halves(number), other.code.halves(at))
     )
     same = part.program.constants.keys() == other.program.constants.keys()
     if not same or not needed <= kept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from schedsim import Graph, Schedule, simulate
 from schedsim.plans.budgets import is_share
@@ -12,6 +12,7 @@ from ..step_budget import budget_in_bytes
 from .drop_in_options import DropInOptions
 from .part_line import PartCost
 from .part_sizes import Binding
+from .planned_part import PlannedPart
 from .step_record import (
     Key,
     StepRecord,
@@ -19,7 +20,6 @@ from .step_record import (
     bytes_by_itself,
     single_peak_bytes,
 )
-from .traced_part import TracedPart
 
 _LONGER = 1.25
 """Growth of outputs over all before at which the code around is measured again."""
@@ -68,7 +68,7 @@ class KnownSteps:
     def __init__(
         self,
         options: DropInOptions,
-        parts: list[TracedPart],
+        parts: Sequence[PlannedPart],
         before_measuring: Callable[[], None] = lambda: None,
     ) -> None:
         self.options, self.parts = options, parts
@@ -111,7 +111,7 @@ class KnownSteps:
         ):
             self.largest[index] = binding
 
-    def measure(self, part: TracedPart, binding: Binding) -> None:
+    def measure(self, part: PlannedPart, binding: Binding) -> None:
         """Measure the ops of `part` at these sizes, if they were not."""
         if binding not in part.sizes.measured:
             self._before_measuring()
@@ -226,13 +226,13 @@ class KnownSteps:
             if index not in self._replaced
         )
 
-    def single(self, record: StepRecord) -> tuple[TracedPart, Binding]:
+    def single(self, record: StepRecord) -> tuple[PlannedPart, Binding]:
         """The only part of a step, and the largest sizes seen of it."""
         index = record.keys[0][0]
         return self.parts[index], self.largest[index]
 
     def workload(
-        self, record: StepRecord, part: TracedPart, binding: Binding, *, zeros: bool = False
+        self, record: StepRecord, part: PlannedPart, binding: Binding, *, zeros: bool = False
     ) -> Graph:
         """The workload of a step of one part."""
         passing = self.passing_bytes
@@ -247,7 +247,7 @@ class KnownSteps:
         return self.single_peak(record, part, binding, cost)
 
     def single_peak(
-        self, record: StepRecord, part: TracedPart, binding: Binding, cost: PartCost
+        self, record: StepRecord, part: PlannedPart, binding: Binding, cost: PartCost
     ) -> int:
         """The peak of a step of one part at the sizes of `binding`, where the part costs `cost`."""
         peak = single_peak_bytes(record, part, binding, cost, self.passing_bytes)

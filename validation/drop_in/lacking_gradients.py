@@ -34,7 +34,7 @@ class LackingGradients:
     def __init__(self, session: Session, call: Callable[..., Any], part: TracedPart) -> None:
         self._session, self._call, self._part = session, call, part
         self._without: dict[tuple[TracedPart, frozenset[int]], TracedPart | None] = {}
-        part.layouts = self
+        part.runs_by(self)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the graph."""
@@ -61,9 +61,9 @@ class LackingGradients:
                 form = part.given[i]
                 assert form.shape is not None
                 given[i] = torch.zeros((), dtype=form.dtype, device=device).expand(form.shape)
-            return found[0], found[0].halves_of(found[1])
+            return found[0], found[0].code.halves(found[1])
         put_in_form(given, part.given)
-        return part, part.halves_of(number)
+        return part, part.code.halves(number)
 
     def taken_without(
         self, part: TracedPart, number: int, lacking: Container[int]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .part_sizes import Binding
+from .planned_part import PlannedPart
 from .step_record import StepRecord, beside_passing, last_first, scaled_bytes
-from .traced_part import TracedPart
 
 
 class AroundCall(NamedTuple):
@@ -38,7 +38,7 @@ class AroundCall(NamedTuple):
 
 def bytes_around_calls(
     record: StepRecord,
-    parts: Sequence[TracedPart],
+    parts: Sequence[PlannedPart],
     sizes: Sequence[Binding],
     resident_bytes: int,
     passing_bytes: int = 0,
@@ -61,7 +61,7 @@ class _AroundHalves:
     def __init__(
         self,
         record: StepRecord,
-        parts: Sequence[TracedPart],
+        parts: Sequence[PlannedPart],
         sizes: Sequence[Binding],
         resident_bytes: int,
         passing_bytes: int,
@@ -143,7 +143,7 @@ class _AroundHalves:
         return scaled_bytes(num_bytes, measured, self.parts[i].output_bytes(self.sizes[i]))
 
 
-def _shared_bytes(record: StepRecord, i: int, part: TracedPart, size: Binding) -> int:
+def _shared_bytes(record: StepRecord, i: int, part: PlannedPart, size: Binding) -> int:
     measured, now = part.input_bytes(record.bindings[i]), part.input_bytes(size)
     shared = min(record.shared_bytes[i], measured)
     return now if shared == measured else min(shared, now)

@@ -8,9 +8,9 @@ from .line_calls import bytes_around_calls
 from .ordered_line import CallRoom, OrderedLine
 from .part_line import CallInLine, LinePlan, PartCost
 from .part_sizes import Binding
+from .planned_part import PlannedPart
 from .schedule_search import ScheduleSearch, beside_a_step, infeasible_line
 from .step_record import Key, StepRecord
-from .traced_part import TracedPart
 
 _KEPT_SHARES = (0.7, 0.45, 0.25, 0.1)
 """Shares of what store-all keeps of a part for which it is scheduled."""
@@ -124,7 +124,7 @@ class LineSteps:
         return OrderedLine(tuple(calls), record.halves, record.keys)
 
     def _choices(
-        self, part: TracedPart, binding: Binding, room: int, share: float | None
+        self, part: PlannedPart, binding: Binding, room: int, share: float | None
     ) -> tuple[PartCost, ...]:
         """Schedules of `part` that keep different amounts, with peaks within `share` of `room`.
 
@@ -146,7 +146,7 @@ class LineSteps:
         return tuple(dict.fromkeys(costs))
 
     def _cost_within(
-        self, part: TracedPart, binding: Binding, outside: int, budget: int, effort_share: float
+        self, part: PlannedPart, binding: Binding, outside: int, budget: int, effort_share: float
     ) -> PartCost | None:
         """The cost of a schedule that is searched for; ``None`` where none is found."""
         plan = self._search.search(part.workload(0, outside, binding), budget, effort_share)

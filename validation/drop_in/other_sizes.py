@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from schedsim.plans.plan import Plan
@@ -46,14 +46,16 @@ class _FoundBeside(NamedTuple):
 class OtherSizes:
     """Chooses among the known schedules by their peaks at a call's sizes, and adds to them."""
 
-    def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
-        self._known, self._search = known, search
+    def __init__(
+        self, known: KnownSteps, parts: Sequence[TracedPart], search: ScheduleSearch
+    ) -> None:
+        self._known, self._parts, self._search = known, parts, search
         self._ahead: set[tuple[Key, Binding]] = set()
         self._beside: BackgroundSearch[_FoundBeside] = BackgroundSearch()
 
     def fitting(self, key: Key, binding: Binding) -> int | None:
         """The quickest known schedule with which a call of these sizes stays within the budget."""
-        quickest = self._known.parts[key[0]].quickest_first()
+        quickest = self._parts[key[0]].quickest_first()
         return next(self._fitting(key, binding, quickest), None)
 
     def without_comparison(self, key: Key, binding: Binding, number: int) -> int:
@@ -61,7 +63,7 @@ class OtherSizes:
 
         A comparison takes two steps, which is more than any schedule takes longer than another.
         """
-        part = self._known.parts[key[0]]
+        part = self._parts[key[0]]
         trust = part.trust
         if self._known.options.check == "never" or not trust.avoids(number, binding):
             return number
@@ -70,12 +72,12 @@ class OtherSizes:
 
     def _has_fitting(self, key: Key, binding: Binding) -> bool:
         """Whether `fitting` finds one: the slowest, which mostly take least, are tried first."""
-        slowest = reversed(self._known.parts[key[0]].quickest_first())
+        slowest = reversed(self._parts[key[0]].quickest_first())
         return any(True for _ in self._fitting(key, binding, slowest))
 
     def _fitting(self, key: Key, binding: Binding, numbers: Iterable[int]) -> Iterator[int]:
         """Those of the schedules `numbers` with which a call stays within the budget."""
-        part = self._known.parts[key[0]]
+        part = self._parts[key[0]]
         for number in numbers:
             if number in part.trust.refused:
                 continue
@@ -84,7 +86,7 @@ class OtherSizes:
 
     def _fits(self, key: Key, binding: Binding, cost: PartCost) -> bool:
         known = self._known
-        part = known.parts[key[0]]
+        part = self._parts[key[0]]
         for record in known.records:
             if key not in record.keys:
                 continue
@@ -104,7 +106,7 @@ class OtherSizes:
     def follow(self, key: Key, binding: Binding) -> None:
         """Take this call, and the other calls of its steps in proportion, as the largest."""
         known = self._known
-        binding = known.parts[key[0]].sizes.limit(binding, known.options.largest)
+        binding = self._parts[key[0]].sizes.limit(binding, known.options.largest)
         became: dict[int, int] = {}
         for old, new in zip(known.planned[key][0], binding, strict=True):
             became[old] = max(new, became.get(old, 0))
@@ -126,7 +128,7 @@ class OtherSizes:
         """
         known = self._known
         [record] = [record for record in known.records if key in record.keys]
-        part, budget = known.parts[key[0]], known.budget_bytes
+        part, budget = self._parts[key[0]], known.budget_bytes
         assert budget is not None
         workload = known.workload(record, part, binding)
         plan = self._search.search_quickly(workload, budget)
@@ -174,7 +176,7 @@ class OtherSizes:
 
     def improve(self, key: Key, binding: Binding, number: int) -> None:
         """Search in the background for a call that is larger than planned for and runs slowly."""
-        part, (known, _) = self._known.parts[key[0]], self._known.planned[key]
+        part, (known, _) = self._parts[key[0]], self._known.planned[key]
         now, then = (part.store_all_cost(one) for one in (binding, known))
         much_larger = now.kept_bytes > _LONGER_KEPT * then.kept_bytes
         slow = part.cost(number, binding).time_s > _SLOW * now.time_s
@@ -184,7 +186,7 @@ class OtherSizes:
     def _search_beside(self, key: Key, binding: Binding, *, is_ahead: bool = False) -> bool:
         """Search beside the loop for a schedule at these sizes; whether a search has begun."""
         known = self._known
-        part = known.parts[key[0]]
+        part = self._parts[key[0]]
         records = [record for record in known.records if key in record.keys]
         if not known.options.background or known.budget_bytes is None or self._beside.is_busy:
             return False
@@ -206,7 +208,7 @@ class OtherSizes:
         A step that is the first of its size then finds its schedule.
         """
         known = self._known
-        part, largest = known.parts[key[0]], known.largest[key[0]]
+        part, largest = self._parts[key[0]], known.largest[key[0]]
         if known.options.largest or not known.records:
             return
         for share in _AHEAD:
@@ -224,7 +226,7 @@ class OtherSizes:
         found = self._beside.taken()
         if found is None or found.key not in known.numbers:
             return False
-        part = known.parts[found.key[0]]
+        part = self._parts[found.key[0]]
         if found.plan.schedule is None:
             self.look_ahead(found.key)  # not as far
             return False

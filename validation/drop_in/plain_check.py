@@ -28,7 +28,7 @@ from ..measure.storage import local
 from ..torch_private.module_tables import buffers_of, parameters_of
 from ..torch_private.pytrees import tree_leaves
 from .saved_elsewhere import saved_elsewhere
-from .schedule_check import bits_of, made_up_gradient
+from .tensor_bits import bits_of, made_up_gradient
 
 Step = Callable[..., Any]
 _DEPTH = 4

@@ -32,6 +32,7 @@ from .optimizer_steps import OptimizerSteps, close_all
 from .output_uses import OutputUse, alive_bytes, gone_among, results_of
 from .outside_code import OutsideBytes, outside_meter
 from .part_sizes import Binding
+from .planned_part import PlannedPart
 from .record_turns import RecordTurns
 from .step_calls import Forgotten, PartCall, StepCalls
 from .step_meter import OVER, StepMeter
@@ -278,7 +279,7 @@ class Session:
                 if not one.is_done:
                     one.gone = gone_among(one.results)
             if call.use is None:
-                if part.layouts is not None:  # or else zeros come, or are made
+                if not part.makes_zeros:  # or else they come, or are made
                     call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
                 if not self._sees_at_end:
                     self._sees_at_end = True
@@ -586,7 +587,7 @@ class Session:
         record = meter.record(stretches, calls, self._front, self.plans.known.passing_now)
         if record is None:
             return
-        uses: dict[TracedPart, OutputUse] = {}
+        uses: dict[PlannedPart, OutputUse] = {}
         for call in calls.rows:
             if call.use is None and not call.is_done:  # no gradient came for any output
                 call.use = OutputUse(call.gone, frozenset(range(len(call.part.given))))

@@ -13,8 +13,8 @@ from ..measure.storage import bytes_by_place
 from ..torch_private.storage_refs import StorageWeakRef, is_gone
 from .output_uses import OutputUse, Result
 from .part_sizes import Binding
+from .planned_part import PlannedPart
 from .step_record import Key
-from .traced_part import TracedPart
 
 _MOST_COLLECTIONS = 8
 _MOST_LATER = 16
@@ -47,7 +47,7 @@ class PartCall:
     """
 
     key: Key
-    part: TracedPart
+    part: PlannedPart
     binding: Binding
     number: int
     kept_bytes: int
@@ -150,7 +150,7 @@ class StepCalls:
         never = [~i for i, call in enumerate(self.rows) if not call.is_done]
         return (*(half for half in self.order if half not in never), *never)
 
-    def key_of(self, index: int, part: TracedPart) -> Key:
+    def key_of(self, index: int, part: PlannedPart) -> Key:
         """The key of the coming call of `part`, which has this index."""
         return index, sum(call.part is part for call in self.opened)
 

@@ -62,7 +62,7 @@ class StepPlans:
         search = ScheduleSearch(options)
         self._first = FirstSteps(self.known, search)
         self._lines = LineSteps(self.known, search)
-        self._sizes = OtherSizes(self.known, search)
+        self._sizes = OtherSizes(self.known, parts, search)
         self.small = SmallGroups(parts, self._part_is_replaced)
         self._search = search
         self._num_grown = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .outside_code import OutsideBytes, most_of
 from .part_line import PartCost
 from .part_sizes import Binding
-from .traced_part import TracedPart
+from .planned_part import PlannedPart
 
 NOTHING = OutsideBytes(0, 0)
 
@@ -126,7 +126,7 @@ def scaled_bytes(num_bytes: int, measured: int, now: int) -> int:
 
 
 def bytes_between_halves(
-    record: StepRecord, part: TracedPart, binding: Binding, passing_bytes: int = 0
+    record: StepRecord, part: PlannedPart, binding: Binding, passing_bytes: int = 0
 ) -> tuple[int, int]:
     """Bytes of the code between the halves of a step's only part, beside the given gradients.
 
@@ -166,7 +166,7 @@ def beside_passing(record: StepRecord, most: int, passing_bytes: int) -> int:
 
 
 def bytes_by_itself(
-    record: StepRecord, part: TracedPart, binding: Binding, passing_bytes: int = 0
+    record: StepRecord, part: PlannedPart, binding: Binding, passing_bytes: int = 0
 ) -> int:
     """The most that the code around a step's only part takes, whatever the part's schedule.
 
@@ -180,7 +180,7 @@ def bytes_by_itself(
 
 
 def single_peak_bytes(
-    record: StepRecord, part: TracedPart, binding: Binding, cost: PartCost, passing_bytes: int = 0
+    record: StepRecord, part: PlannedPart, binding: Binding, cost: PartCost, passing_bytes: int = 0
 ) -> int:
     """The peak of a step of one part at the sizes of `binding`, beside what is resident.
 
