@@ -17,7 +17,8 @@ from schedsim.errors import InfeasibleBudgetError, SchedsimError
 from .block_level.scheduled_blocks import loss_of
 from .capture.skeleton import count_extra_inputs, run_step
 from .drop_in.drop_in_options import DropInOptions
-from .drop_in.in_place import in_place, rehearse_loop, session_in
+from .drop_in.in_place import in_place, session_in
+from .drop_in.rehearsal import rehearse_loop
 from .step_settings import Settings
 from .torch_private.dynamo_settings import left_open
 from .torch_private.pytrees import tree_map_only

@@ -297,3 +297,17 @@ class _Digest(torch.autograd.Function):
             made_up_gradient(form, seed) if needed else None
             for seed, (form, needed) in enumerate(zip(ctx.forms, ctx.needs_input_grad, strict=True))
         )
+
+
+def noting(step: Callable[..., Any]) -> tuple[Callable[..., Any], list[SchedsimError]]:
+    """`step`, and a list to which it adds what it refuses: a comparison only says that it fails."""
+    refused: list[SchedsimError] = []
+
+    def noted(*inputs: Any, **keywords: Any) -> Any:
+        try:
+            return step(*inputs, **keywords)
+        except SchedsimError as error:
+            refused.append(error)
+            raise
+
+    return noted, refused

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 
 __all__ = [
     "AnyBatchNorm",
+    "as_itself",
     "backward_hooks_of",
     "buffers_of",
     "call_as_itself",
@@ -82,3 +84,14 @@ def call_as_itself(module: nn.Module) -> Callable[..., Any]:
     own: Any = module
     found: Callable[..., Any] = own._call_impl
     return found
+
+
+@contextmanager
+def as_itself(model: nn.Module) -> Iterator[None]:
+    """Let `model` be called in the block as if it had no budget."""
+    call = replacement_of(model)
+    call_instead(model, None)
+    try:
+        yield
+    finally:
+        call_instead(model, call)

@@ -13,3 +13,11 @@ def forget_graphs():
     yield
     if "torch._dynamo" in sys.modules:
         sys.modules["torch._dynamo"].reset()
+
+
+@pytest.fixture
+def batch():
+    """Inputs and targets of `in_place_models.Net`."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(1)
+    return torch.randn(128, 32), torch.randn(128, 32)

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in import in_place  # noqa: E402
+from schedsim.validation.drop_in import budgeted_call  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.plain_check import made_up_loss  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
@@ -67,7 +67,7 @@ def with_budget(budget="80%", breaks=False, **options):
 
 def spoilt(monkeypatch):
     """From now on Dynamo's graphs add the scale, as if it had traced another branch."""
-    honest = in_place.compiled_part
+    honest = budgeted_call.compiled_part
 
     def wrong(session, graph_module, inputs):
         for node in graph_module.graph.nodes:
@@ -76,7 +76,7 @@ def spoilt(monkeypatch):
         graph_module.recompile()
         return honest(session, graph_module, inputs)
 
-    monkeypatch.setattr(in_place, "compiled_part", wrong)
+    monkeypatch.setattr(budgeted_call, "compiled_part", wrong)
 
 
 def test_a_new_graph_is_compared_and_leaves_nothing():

@@ -1,0 +1,172 @@
+"""When a model in place runs by its schedules, and when as it is."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from in_place_models import Net  # noqa: E402
+from schedsim.validation.drop_in import budgeted_call  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from schedsim.validation.torch_private.module_tables import as_itself  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+class StopsDynamo(nn.Module):
+    """A loop in whose midst no version of Dynamo traces, so that none traces any part of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(16))
+
+    def forward(self, x):
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            x = torch.tanh(x @ self.weight)
+        return x
+
+
+def test_the_line_of_a_plain_step_names_what_stopped_dynamo():
+    """And what the user may do."""
+    with pytest.warns(PlainStepWarning, match="traces no part of it: .*break.*give the loss"):
+        schedsim.rematerialize(StopsDynamo(), torch.randn(8, 16), "80%", in_place=True, effort=0.2)
+
+
+class ReadsEnvironment(Net):
+    def forward(self, x):
+        return super().forward(x)["hidden"] * float(os.environ.get("SCHEDSIM_SCALE_OF_A_TEST", "1"))
+
+
+@pytest.mark.slow
+def test_variables_of_the_environment_are_followed(batch, monkeypatch):
+    """Dynamo takes them for constants."""
+    monkeypatch.delenv("SCHEDSIM_SCALE_OF_A_TEST", raising=False)
+    model = ReadsEnvironment(depth=2)
+    schedsim.rematerialize(model, batch[0], "1MiB", in_place=True)
+    for scale in (1.0, 0.5, 1.0):
+        monkeypatch.setenv("SCHEDSIM_SCALE_OF_A_TEST", str(scale))
+        torch.manual_seed(2)
+        found = model(batch[0])
+        with as_itself(model):
+            torch.manual_seed(2)
+            assert torch.equal(found, model(batch[0]))
+        found.sum().backward()
+
+
+def test_a_variable_that_changes_every_step_is_not_traced_for_ever(batch, monkeypatch):
+    """As many values as Dynamo would trace anew; then the step runs as it is, with one line."""
+    monkeypatch.setenv("SCHEDSIM_SCALE_OF_A_TEST", "1")
+    model = ReadsEnvironment(depth=2)
+    few = torch._dynamo.config.patch(recompile_limit=2)
+    with few, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        schedsim.rematerialize(model, batch[0], "1MiB", in_place=True)
+        for scale in ("1", "2", "3", "4", "1"):
+            monkeypatch.setenv("SCHEDSIM_SCALE_OF_A_TEST", scale)
+            torch.manual_seed(2)
+            found = model(batch[0])
+            with as_itself(model):
+                torch.manual_seed(2)
+                assert torch.equal(found, model(batch[0]))
+            found.sum().backward()
+    lines = [str(one.message) for one in caught if one.category is PlainStepWarning]
+    assert len(lines) == 1
+    assert "too many retracings" in lines[0]
+
+
+class Breaks(nn.Module):
+    """Behind the broken graph, Dynamo traces the class's own code."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        torch._dynamo.graph_break()
+        return self.last(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [True, False])
+def test_many_models_of_one_class_have_budgets(batch, monkeypatch, alone):
+    """More than Dynamo traces of one method: each is counted alone, or the limit is named."""
+    if alone and "isolate_recompiles" not in inspect.signature(torch.compile).parameters:
+        pytest.skip("this torch counts traces of all models of a class together")
+    if not alone:
+        monkeypatch.setattr(
+            budgeted_call,
+            "compiled_alone",
+            lambda run, backend, dynamic: torch.compile(run, backend=backend, dynamic=dynamic),
+        )
+
+    def lines():
+        model = Breaks()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            schedsim.rematerialize(
+                model, batch[:1], "1MiB", in_place=True, effort=0.1, background=False
+            )
+            model(batch[0]).sum().backward()
+        held.append(model)
+        found = [str(one.message) for one in caught if one.category is PlainStepWarning]
+        assert bool(found) != bool(session_in(model).parts)
+        return found
+
+    held = []
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=2):
+        found = [lines() for _ in range(3)]
+        if alone:
+            assert found == [[]] * 3
+            return
+        assert found[:2] == [[]] * 2
+        assert "has traced Breaks.forward 2 times" in found[2][0]
+        assert "torch._dynamo.reset()" in found[2][0]
+        torch._dynamo.reset()
+        assert lines() == []
+
+
+def measured(model, batch, run):
+    [reading] = AllocatorMeter().read(run)
+    return reading.peak_bytes + storage_bytes([*model.parameters(), *batch]), reading.result
+
+
+@pytest.mark.parametrize("trains", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_the_mode_of_a_model_stays_and_steps_in_either_are_within_the_budget(batch, trains):
+    """Pretrained models come in evaluation mode, and adversarial examples are made in it."""
+    torch.manual_seed(0)
+    model = Net().train(trains)
+    model.layers[0].eval()
+    plain, (x, _) = copy.deepcopy(model), batch
+    inputs = x.clone().requires_grad_()
+    budget = 250_000
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1)
+    assert [m.training for m in model.modules()] == [m.training for m in plain.modules()]
+
+    def step(model):
+        model(inputs)["hidden"].square().mean().backward()
+        found = [inputs.grad, *(p.grad for p in model.parameters())]
+        inputs.grad = None
+        model.zero_grad()
+        return found
+
+    for mode in (trains, False):
+        found = []
+        for one in (model.train(mode), plain.train(mode)):
+            torch.manual_seed(1)
+            found.append([step(one) for _ in range(4)])
+        for mine, its in zip(*found, strict=True):
+            assert all(map(torch.equal, mine, its))
+        peaks = [measured(one, (inputs,), lambda one=one: step(one))[0] for one in (model, plain)]
+        assert peaks[0] <= budget < peaks[1], (mode, peaks)

@@ -1,0 +1,124 @@
+"""What Dynamo traces of a model in place."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from in_place_models import Net  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.tracing import inlined, is_inlined  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+LOGGER = logging.getLogger("talks")
+
+
+def test_each_model_has_code_of_its_own():
+    """Dynamo keeps its graphs by code: those of one model are not tried for another."""
+    one, two = (inlined(print) for _ in range(2))
+    assert one.__code__ is not two.__code__
+    assert is_inlined(one.__code__)
+    assert not is_inlined(inlined.__code__)
+
+
+class ReadThenGRU(nn.Module):
+    """Layers that Dynamo traces, and one that it refuses unless it is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)))
+        self.gru = nn.GRU(16, 16, num_layers=2, dropout=0.3, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(self.read(x))[0]
+
+
+def trained(model, x):
+    torch.manual_seed(5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = model(x).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.slow
+def test_a_recurrent_layer_is_one_op():
+    """All of it is planned, its dropout too, and Dynamo's settings are as they were."""
+    names = ("allow_rnn", "skip_nnmodule_hook_guards")
+    before = {name: getattr(torch._dynamo.config, name) for name in names}
+    torch.manual_seed(0)
+    model, x = ReadThenGRU(), torch.randn(8, 12, 16)
+    plain = copy.deepcopy(model)
+    expected = trained(plain, x)
+    schedsim.rematerialize(model, x, 600_000, in_place=True, effort=0.2)
+    assert trained(model, x) == expected
+    *_, part = session_in(model).parts
+    assert any("recurrent" in str(call.target) for call in part.program.calls)
+    assert before == {name: getattr(torch._dynamo.config, name) for name in names}
+
+
+class Talks(Net):
+    """Says something once in the midst of its forward, as libraries do."""
+
+    def forward(self, x):
+        found = super().forward(x)
+        self.say()
+        return {**found, "wide": torch.tanh(found["hidden"]) * 2}
+
+    def say(self):
+        LOGGER.warning_once("a setting is not known")
+
+
+def test_what_is_said_once_breaks_no_graph_and_is_said(batch, caplog, monkeypatch):
+    """Each break would trace the rest once more, in each frame above it."""
+
+    @functools.lru_cache(None)
+    def warning_once(self, message):
+        self.warning(message)
+
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+    model = schedsim.rematerialize(Talks(), batch[0], "280kB", in_place=True, effort=1)
+    assert len(session_in(model).parts) == 1
+    assert [record.message for record in caplog.records if record.name == "talks"] == [
+        "a setting is not known"
+    ]
+
+
+class Masked(nn.Module):
+    """Draws by NumPy in the midst of a step, as speech models mask spans."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x / np.sqrt(8)))
+        keep = np.random.rand(len(x)) > 0.3
+        return self.last(x * torch.from_numpy(keep)[:, None])
+
+
+def test_numpy_draws_as_in_the_plain_step():
+    """From its own generator, and none of these draws is a constant of a graph."""
+    torch.manual_seed(0)
+    model, x = Masked(), torch.randn(16, 8)
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1)
+    found = []
+    for module in (model, plain):
+        np.random.seed(3)
+        found.append([module(x).square().sum() for _ in range(3)])
+    assert found[0] == found[1]
+    assert len(session_in(model).parts) == 2

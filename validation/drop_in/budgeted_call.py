@@ -1,0 +1,266 @@
+"""The call of a model in place: by its schedules in training, otherwise the model's own."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schedsim.errors import SchedsimError, UnsupportedError
+
+from ..block_level.repeated_forward import untouched
+from ..guards.plan_variants import PlainStepWarning, RoundingWarning
+from ..guards.reach import changed_methods, methods_of, static_reach
+from ..ranks import Ranks
+from ..ranks.wrappers import is_averaged
+from ..torch_private.dynamo_settings import (
+    at_limit,
+    compiled_alone,
+    forget_traces,
+    graph_breaks,
+    last_graph_break,
+    recompile_limit,
+)
+from ..torch_private.global_settings import GlobalSettings
+from ..torch_private.module_tables import as_itself, call_as_itself
+from ..torch_private.pytrees import tree_leaves
+from ..torch_private.sharded_groups import gathers_around
+from .backend import compiled_part
+from .environment_reader import EnvironmentReader
+from .gathered_session import GatheredSession
+from .plain_check import frugal_difference, noting
+from .session import Session
+from .tracing import Tracing, inlined, is_inlined
+
+_WAY_OUT = (
+    " (for a budget, give the loss: rematerialize(model, inputs, budget, loss) plans what Dynamo "
+    "does not trace by other ways, or says what stands against it)"
+)
+
+
+class _NewGraph(BaseException):
+    """Dynamo has a graph that was not compared; a BaseException, because Dynamo lets it pass."""
+
+
+class BudgetedCall:
+    """The call of a model: by its schedules in training, otherwise the model's own.
+
+    The model alone holds it, and with it all that was planned, so that they are freed together.
+    """
+
+    def __init__(self, model: nn.Module, session: Session, ranks: Ranks) -> None:
+        self._model: Any = model
+        self.session, self._ranks = session, ranks
+        self._gave_up = False
+        self._is_plain = False
+        self._is_due = False
+        self._may_trace = False
+        self._num_calls = 0
+
+        # Dynamo keeps every backend for good: this one must not keep the model.
+        this = weakref.ref(self)
+        codes: list[CodeType] = []
+        weakref.finalize(self, forget_traces, codes).atexit = False
+
+        def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            call = this()
+            assert call is not None  # it runs
+            return call._part_of(graph_module, inputs)
+
+        def compiled() -> Any:
+            run = inlined(call_as_itself(model))
+            codes.append(run.__code__)
+            return compiled_alone(run, backend, session.options.dynamic)
+
+        # Dynamo takes variables of the environment for constants, and does not look at them again.
+        self._variables = EnvironmentReader(sorted(static_reach([model]).variables))
+        # It does not look again at the methods of classes either.
+        self._methods = methods_of(model)
+        self._compiled = compiled
+        self._runs: dict[tuple[Any, ...], Any] = {}
+        self._num_forwards = 0
+        # The parts hold the session, and are not to hold the model.
+        session.tracing = Tracing(model, is_eager=not session.options.compile)
+
+    def _part_of(self, graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        """A graph that Dynamo has traced, as a part of the step."""
+        if not isinstance(self.session, GatheredSession) and gathers_around():
+            raise UnsupportedError(
+                f"{type(self._model).__name__} was sharded (fully_shard) after it got its budget",
+                hint="shard it first, then schedsim.rematerialize(model, ..., in_place=True)",
+            )
+        if self._compares and not self._may_trace and not self.session.is_rehearsing:
+            if self.session.num_forwards == self._num_forwards and not _has_begun():
+                raise _NewGraph
+            self._is_due = True  # the part of this call that has run must not run again
+        self._methods = methods_of(self._model) | self._methods
+        if not isinstance(self.session, GatheredSession):
+            self.session.see(self._model)  # converted, or with other layers
+        return compiled_part(self.session, graph_module, inputs)
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        with self._ranks.leaving(is_averaged=is_averaged(self._model)):
+            return self._run(*inputs, **keywords)
+
+    def _run(self, *inputs: Any, **keywords: Any) -> Any:
+        model, session = self._model, self.session
+        is_compiling = torch.compiler.is_compiling()
+        if is_compiling or not self._is_step(inputs, keywords):
+            if is_compiling:
+                return call_as_itself(model)(*inputs, **keywords)
+            session.evaluation_begins()
+            found = call_as_itself(model)(*inputs, **keywords)
+            session.evaluation_ends(found)
+            return found
+        session.step_begins((inputs, keywords))
+        if self._compares and not session.is_rehearsing:
+            every, self._num_calls = session.options.check, self._num_calls + 1
+            is_due = self._is_due or not session.plans.small.is_compared
+            if is_due or (isinstance(every, int) and self._num_calls % every == 0):
+                self._compare(inputs, keywords)
+        if not self._is_plain:
+            try:
+                return self._planned(inputs, keywords)
+            except _NewGraph:
+                self._compare(inputs, keywords)
+        if self._is_plain:
+            return call_as_itself(model)(*inputs, **keywords)
+        self._may_trace = True  # where no comparison was possible
+        try:
+            return self._planned(inputs, keywords)
+        finally:
+            self._may_trace = False
+
+    def _is_step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
+        """Whether a backward may follow, for which a forward keeps tensors: in either mode.
+
+        Of a model that communicates, evaluation runs as it is: ranks say by the mode what they do.
+        """
+        if not torch.is_grad_enabled() or self._model.training:
+            return torch.is_grad_enabled()
+        if isinstance(self.session, GatheredSession):
+            return False
+        given = (t for t in tree_leaves((inputs, dict(keywords))) if isinstance(t, Tensor))
+        return any(t.requires_grad for t in (*self._model.parameters(), *given))
+
+    @property
+    def _compares(self) -> bool:
+        """Whether steps of the loop are compared; several ranks would have to compare together."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return self.session.checks and not distributed
+
+    def _planned(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        self._num_forwards = before = self.session.num_forwards
+        breaks = graph_breaks()
+        with self.session.tracing(), self.session.running():
+            replaced = changed_methods(self._methods)
+            seen = (GlobalSettings.now(), *self._variables.read(), *replaced)
+            run = self._run_for(seen)
+            try:
+                found = run(*inputs, **keywords)
+            except Exception as error:
+                inner = getattr(error, "inner_exception", None)  # of Dynamo's own errors
+                if isinstance(inner, SchedsimError):
+                    raise inner from error
+                raise
+        is_told = self._gave_up or self.session.says_plain
+        if self.session.num_forwards == before and not is_told:
+            self._gave_up = True
+            warnings.warn(
+                f"a step of {type(self._model).__name__} runs as it is, not within the budget: "
+                + self._why_untraced(run, last_graph_break(breaks)),
+                PlainStepWarning,
+                stacklevel=3,
+            )
+        return found
+
+    def _why_untraced(self, run: Callable[..., Any], broken: str) -> str:
+        """Why Dynamo traces no part of a step, and what to do.
+
+        Parameters
+        ----------
+        broken
+            Why it has broken a graph in this step; empty where it has not.
+        """
+        forwards = {
+            code: f"{type(module).__qualname__}.forward"
+            for module in self._model.modules()
+            if (code := getattr(type(module).forward, "__code__", None)) is not None
+        }
+        often = [forwards[code] for code in at_limit(forwards, run)]
+        if often:
+            return (
+                f"Dynamo has traced {often[0]} {recompile_limit()} times, for this and perhaps "
+                "other models of the class, and traces it no more: torch._dynamo.reset() before "
+                "this model gets its budget forgets these traces, and "
+                "torch._dynamo.config.recompile_limit allows more"
+            )
+        if broken:
+            return f"Dynamo traces no part of it: {broken.rstrip(' ;')}{_WAY_OUT}"
+        return (
+            "Dynamo traces no part of it, or no more after too many retracings "
+            f"(torch._dynamo.config.recompile_limit){_WAY_OUT}"
+        )
+
+    def _run_for(self, variables: tuple[Any, ...]) -> Any:
+        """The compiled call for these settings, variables of the environment, replaced methods.
+
+        After as many values as Dynamo would trace anew, it is the call of the model as it is.
+        """
+        if variables not in self._runs:
+            if len(self._runs) >= recompile_limit():
+                return call_as_itself(self._model)
+            self._runs[variables] = self._compiled()
+        return self._runs[variables]
+
+    def _compare(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        """Run a step by the schedules beside the plain step; if they differ, keep to the plain.
+
+        New graphs are traced and planned on the way. Neither step changes any state.
+        """
+        model, session, self._is_due = self._model, self.session, False
+        name, found = type(model).__name__, None
+        planned, refused = noting(lambda *inputs, **keywords: self._planned(inputs, keywords))
+        with session.rehearsing(), as_itself(model), untouched(model):
+            rounded = session.options.compile
+            try:
+                found = frugal_difference(model, model, planned, inputs, keywords, rounded)
+            except Exception as error:  # the plain step forbids hooks, or a second backward
+                text = " ".join(str(error).split())[:200]
+                session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
+        if refused:
+            raise refused[0]
+        session.plans.small.is_compared = True
+        if found is None:
+            session.num_compared += 1
+        elif found.rounding:
+            line = f"a step of {name} is the plain one within rounding: {found}"
+            session.note(line)
+            warnings.warn(line, RoundingWarning, stacklevel=3)
+        else:
+            self._is_plain = True
+            line = (
+                f"a new graph of {name} is not its plain step: {found}; it runs as it is from now "
+                "on, not within the budget"
+            )
+            session.note(line)
+            warnings.warn(line, PlainStepWarning, stacklevel=3)
+
+
+def _has_begun() -> bool:
+    """Whether Dynamo asks for a graph while code of the call runs: not for its first frame."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == __file__ and code.co_name == "_planned":
+            return False
+        if is_inlined(code):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,254 @@
+"""The first step of a model that gets its budget: traced, planned, compared; no trace is left."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from schedsim.errors import SchedsimError, UnsupportedError
+
+from ..autocasts import run_backward
+from ..block_level.repeated_forward import untouched
+from ..capture.capture import record_step
+from ..guards.plan_variants import RoundingWarning
+from ..guards.reach import static_reach
+from ..guards.recording import detached_copies, refuse_iterators
+from ..guards.state import StateSnapshot
+from ..guards.state_walk import HOOKS
+from ..ranks import Ranks
+from ..step_check import no_room_for
+from ..torch_private.dynamo_settings import left_open
+from ..torch_private.module_tables import as_itself, call_as_itself, replacement_of
+from ..torch_private.pytrees import tree_map_only
+from ..torch_private.sharded_groups import reducing
+from ..torch_private.storage_refs import DataPlaces
+from .drop_in_options import DropInOptions
+from .plain_check import (
+    difference,
+    difference_of_results,
+    made_up_loss,
+    noting,
+    results_on_rank,
+)
+from .session import Session
+
+_NUM_REHEARSED = 3
+"""Steps after which all is planned: one is measured, and the next one begins with the plan."""
+
+
+def rehearse(
+    model: nn.Module, session: Session, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> None:
+    """Run a step of `model`, whose call is by its schedules, and compare it with the plain one.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        The forward and backward of `model` alone do not fit.
+    UnsupportedError
+        The step by the schedules differs from the plain one, or fails.
+    """
+    left = _left_as_it_is(model, inputs, keywords, session.checks)
+    with _in_training(model), session.rehearsing(), left:
+        with untouched(model):
+            _run(model, inputs, keywords)
+        if session.checks and session.parts:
+            session.check_note = _compared(model, session, inputs, keywords)
+            session.plans.small.is_compared = True
+
+
+def rehearse_together(
+    model: nn.Module,
+    session: Session,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    ranks: Ranks,
+) -> None:
+    """Do so with a model that gathers: all ranks run the steps together, in training mode.
+
+    Ranks say by the mode what they do. What hooks change stays: among them are those that gather.
+    """
+    if not model.training:
+        model.train()
+    left = _left_as_it_is(model, inputs, keywords, False, HOOKS)
+    with session.rehearsing(), left, untouched(model), reducing(model):
+        _run_by_all(model, session, inputs, keywords, ranks)
+
+
+def with_open_sizes(
+    inputs: tuple[Any, ...], keywords: Mapping[str, Any], options: DropInOptions
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Inputs of which a trace leaves the sizes open for which a largest one is given."""
+    if not options.largest or options.dynamic is False:
+        return inputs, keywords
+
+    def opened(tensor: Tensor) -> Tensor:
+        return left_open(tensor, [d for d in options.largest if -tensor.ndim <= d < tensor.ndim])
+
+    changed: tuple[Any, Any] = tree_map_only(Tensor, opened, (inputs, dict(keywords)))
+    return changed
+
+
+@contextmanager
+def _in_training(model: nn.Module) -> Iterator[None]:
+    """Put a model that is in evaluation mode in training mode, for which loops mostly want it."""
+    modes = [(module, module.training) for module in model.modules()]
+    if not model.training:
+        model.train()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def _left_as_it_is(
+    model: nn.Module,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    records: bool,
+    skip: frozenset[str] = frozenset(),
+) -> Iterator[None]:
+    """Restore what a forward changes besides buffers: counters, globals, generators, parameters.
+
+    Parameters
+    ----------
+    records
+        Whether a plain forward runs before, which tells the tensors that it writes in place: those
+        of a layer that takes its parameters from the first batch.
+    skip
+        Tables of modules that are not looked at.
+
+    Raises
+    ------
+    UnsupportedError
+        A step can read an iterator, of which the forwards here would use up items.
+    """
+    state = StateSnapshot({"model": model}, static_reach([model]), skip)
+    refuse_iterators(state)
+    written: tuple[torch.Tensor, ...] = ()
+    if records:
+        with as_itself(model), suppress(Exception):  # what fails is told by the steps below
+            written = record_step(model, made_up_loss, inputs, keywords).written
+    contents = [(tensor, tensor.detach().clone()) for tensor in written]
+    held = DataPlaces([*model.parameters(), *model.buffers(), *written])
+    try:
+        yield
+    finally:
+        held.restore()
+        state.restore()
+        with torch.no_grad():
+            for tensor, content in contents:
+                tensor.detach().copy_(content)
+
+
+def _run(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Trace a forward and plan it; raises if that fails and the plain forward does not."""
+    try:
+        model(*inputs, **keywords)
+    except SchedsimError:
+        raise
+    except Exception as error:  # raised by Dynamo, by a kernel, by the model itself
+        call_as_itself(model)(*inputs, **keywords)
+        text = " ".join(str(error).split())[:200]
+        raise UnsupportedError(
+            f"a forward of {type(model).__name__} by its schedules fails: "
+            f"{type(error).__name__}: {text}",
+            hint="nothing was changed; train without, or give the loss: loss=",
+        ) from error
+
+
+def _compared(
+    model: nn.Module, session: Session, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> str:
+    """A line on how a step by the schedules compares with the plain one."""
+    device = torch.device(session.parts[0].device)
+    why = no_room_for(session.store_all_bytes, device, 0)
+    if why is not None:
+        return f"not compared with the plain step: {why}"
+    call = replacement_of(model)
+    assert call is not None
+    rounded = session.options.compile
+    # Dynamo no longer traces a function that was called in a mode which looks at every op.
+    planned, refused = noting(call)
+    with as_itself(model), untouched(model):
+        found = difference(model, model, planned, inputs, keywords, rounded)
+    if refused:
+        raise refused[0]
+    name = type(model).__name__
+    if found is None:
+        within = "within rounding" if rounded else "to the bit"
+        return f"outputs, gradients, buffers and generators are the plain step's {within}"
+    if not found.rounding:
+        raise UnsupportedError(
+            f"the step of {name} by its schedules is not the plain one: {found}",
+            hint="nothing was changed; train without, or give the loss: loss=",
+        )
+    line = f"the step of {name} is the plain one within rounding: {found}"
+    warnings.warn(line, RoundingWarning, stacklevel=5)
+    return f"not the plain step to the bit: {found}"
+
+
+def _run_by_all(
+    model: nn.Module,
+    session: Session,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    ranks: Ranks,
+) -> None:
+    """Trace a step that all ranks run together, and compare it with the plain step.
+
+    The ranks run as many steps whatever they find: each is a collective of all.
+    """
+    name = type(model).__name__
+    planned = results_on_rank(model, model, inputs, keywords)
+    if not (session.checks and session.parts):
+        return
+    device = torch.device(session.parts[0].device)
+    why = no_room_for(session.store_all_bytes, device, 0)
+    reasons = [reason for reason in ranks.gather(why, "compare steps") if reason is not None]
+    if reasons:
+        session.check_note = f"not compared with the plain step: {reasons[0]}"
+        return
+    found = difference_of_results(
+        results_on_rank(model, call_as_itself(model), inputs, keywords), planned
+    )
+    if found is None:
+        session.check_note = "outputs and gradients are the plain step's to the bit"
+        return
+    if not found.rounding:
+        raise UnsupportedError(
+            f"the step of {name} by its schedules is not the plain one: {found}",
+            hint="nothing was changed; give the loss, with level='block', or train without",
+        )
+    session.check_note = f"not the plain step to the bit: {found}"
+    warnings.warn(
+        f"the step of {name} is the plain one within rounding: {found}",
+        RoundingWarning,
+        stacklevel=5,
+    )
+
+
+def rehearse_loop(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Run the first steps of a loop whose loss is the output of `model`; all state is restored.
+
+    Outside of the model there is nothing then, so that what later steps would measure and plan is
+    measured and planned here.
+    """
+    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
+    try:
+        with _left_as_it_is(model, inputs, keywords, True), untouched(model):
+            for _ in range(_NUM_REHEARSED):
+                for parameter, _gradient in kept:
+                    parameter.grad = None
+                given, named = detached_copies((inputs, dict(keywords)))
+                run_backward(model(*given, **named))
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient

@@ -1,0 +1,91 @@
+"""Settings for calls in which Dynamo may trace a model in place, and its code under a new name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from types import CodeType
+from typing import Any
+
+from torch import nn
+
+from ..capture.eager_paths import eager_paths_in_parts
+from ..capture.gru_cells import has_gru_cells, whole_gru_gates
+from ..capture.recurrent import whole_recurrence
+from ..torch_private.dynamo_settings import (
+    break_at_packed_sequences,
+    trace_settings,
+    without_logging,
+)
+from ..torch_private.grouped_products import grouped_products
+
+_NUMBERS = count()
+"""Of the functions that Dynamo traces: each has a name of its own."""
+
+
+class Tracing:
+    """The settings that a model needs.
+
+    Parameters
+    ----------
+    model
+        Looked at once; it is not held.
+    is_eager
+        Whether parts run the kernels of the eager step: Inductor has the paths of compiled steps.
+    """
+
+    def __init__(self, model: nn.Module, *, is_eager: bool) -> None:
+        self._has_whole_recurrence = _has_recurrence_on_cpu(model)
+        self._has_gru_cells, self._is_eager = has_gru_cells(model), is_eager
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Around a call in which Dynamo may trace."""
+        break_at_packed_sequences()
+        with ExitStack() as stack:
+            # A hook that is registered later must become part of the step.
+            settings: dict[str, Any] = {
+                "skip_nnmodule_hook_guards": False,
+                "use_numpy_random_stream": True,
+                # No graph for each bucket of DistributedDataParallel: gradients come early anyway,
+                # and what passes between graphs would be kept.
+                "optimize_ddp": False,
+            }
+            # A message that a library prints once (transformers, about the loss) need not break a
+            # graph: the plain step, with which the first step is compared, prints it.
+            settings |= without_logging(("warning_once", "info_once"))
+            if self._has_whole_recurrence:
+                settings["allow_rnn"] = True
+                stack.enter_context(whole_recurrence())
+            if self._has_gru_cells:
+                stack.enter_context(whole_gru_gates())
+            if self._is_eager:
+                stack.enter_context(eager_paths_in_parts())
+                stack.enter_context(grouped_products())
+            stack.enter_context(trace_settings(settings))
+            yield
+
+
+def _has_recurrence_on_cpu(model: nn.Module) -> bool:
+    """Whether Dynamo must take recurrent layers as one op each, or would refuse them."""
+    layers = [m for m in model.modules() if isinstance(m, nn.RNNBase)]
+    return bool(layers) and all(p.device.type == "cpu" for m in layers for p in m.parameters())
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` in a frame that is not torch's own: Dynamo steps over those."""
+
+    def run(*inputs: Any, **keywords: Any) -> Any:
+        return function(*inputs, **keywords)
+
+    # Dynamo keeps traces by code object, and what sizes a function has seen by its name and line:
+    # without copies, models would share a trace, and of equal names, the second model of a process
+    # would be traced for open sizes at once.
+    run.__code__ = run.__code__.replace(co_name=f"run_{next(_NUMBERS)}")
+    return run
+
+
+def is_inlined(code: CodeType) -> bool:
+    """Whether `code` is of such a function: as it is, or where Dynamo resumes it."""
+    return code.co_filename == __file__ and "run" in code.co_name
