@@ -30,6 +30,7 @@ from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts, watch_backward
 from .joint_part import joint_part
 from .lacking_gradients import LackingGradients
+from .local_session import LocalSession
 from .session import Session
 from .sized_parts import SizedParts, has_open_sizes
 from .traced_part import TracedPart
@@ -181,7 +182,7 @@ def session_of(options: Mapping[str, Any] | None) -> Session:
     """The session of one `torch.compile`: each call has its own mapping of options."""
     key = id(options)
     if key not in _sessions:
-        _sessions[key] = (options, Session(DropInOptions.read(options)))
+        _sessions[key] = (options, LocalSession(DropInOptions.read(options)))
         while len(_sessions) > _MOST_SESSIONS:
             _sessions.popitem(last=False)
     return _sessions[key][1]

@@ -121,7 +121,7 @@ class BudgetedCall:
         session.step_begins((inputs, keywords))
         if self._compares and not session.is_rehearsing:
             every, self._num_calls = session.options.check, self._num_calls + 1
-            is_due = self._is_due or not session.plans.small.is_compared
+            is_due = self._is_due or not session.is_compared
             if is_due or (isinstance(every, int) and self._num_calls % every == 0):
                 self._compare(inputs, keywords)
         if not self._is_plain:
@@ -236,7 +236,7 @@ class BudgetedCall:
                 session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
         if refused:
             raise refused[0]
-        session.plans.small.is_compared = True
+        session.note_compared()
         if found is None:
             session.num_compared += 1
         elif found.rounding:

@@ -24,6 +24,7 @@ from ..dry_cuda import has_values
 from ..guards.plan_variants import PlainStepWarning
 from ..measure import storage_bytes
 from ..measure.cuda import requested_bytes
+from ..measure.storage import bytes_by_place
 from ..ranks import Ranks
 from ..ranks.members import is_spread
 from ..ranks.step_words import StepWord, agreed
@@ -39,7 +40,7 @@ from .outside_code import outside_meter
 from .part_sizes import Binding
 from .session import Session
 from .sharded_state import Passing, ShardedState
-from .step_calls import PartCall, StepCalls
+from .step_calls import PartCall
 from .step_meter import StepMeter
 from .step_record import Key, last_first
 from .traced_part import TracedPart
@@ -80,15 +81,22 @@ class GatheredSession(Session):
     """
 
     def __init__(self, model: nn.Module, options: DropInOptions, ranks: Ranks) -> None:
-        super().__init__(replace(options, dynamic=False))
+        self._shares = ShardedState(model, options)
+        super().__init__(replace(options, dynamic=False), self._shares)
         self._ranks = ranks
         self._model = weakref.ref(model)
         self._device = next(model.parameters()).device
         self.checks = self.checks and has_values(self._device)
-        self._shares = ShardedState(model, options)
-        self._held = self._shares
-        self._gathered = GatheredPlans(options, self.parts, self._stop_measuring)
+        self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
         self._passing = Passing(0, Mode())
+
+    @property
+    def is_compared(self) -> bool:
+        """True: such parts are put in no other groups, which would have to be compared again."""
+        return True
+
+    def note_compared(self) -> None:
+        """Nothing, for the same reason."""
 
     # -- what steps and parts report --------------------------------------------------------------
 
@@ -99,10 +107,11 @@ class GatheredSession(Session):
         the cycle collector may decide, which comes to each rank at another time.
         """
         close_all()
-        self._forgotten.free(self._calls)
-        begins = not self._calls.is_open
-        may_start = self._meter is None and may_record()
+        self._forgotten.free(self._step.calls)
+        begins = not self._step.calls.is_open
+        may_start = not self._recorder.is_on and may_record()
         lasting = self._begun(inputs) if begins else None
+        self._say_optimizers()
         self._agree(lambda: self._plan_beside(lasting))
         if not begins:
             return
@@ -111,9 +120,13 @@ class GatheredSession(Session):
         if self.parts and all(part.is_measured for part in self.parts):
             meter = outside_meter(self._device)
             if meter is not None:
-                self._meter = StepMeter(meter)
-                self._end_later()
-                self._watch(self._meter)
+                self._watch(self._recorder.begin(meter))
+
+    def _say_optimizers(self) -> None:
+        """Say which optimizer's step takes more than the budget, on this rank."""
+        if self.budget_bytes is not None:
+            for line in self._optimizers.new_lines(self.budget_bytes):
+                self._tell(line, PlainStepWarning)
 
     def _watch(self, meter: StepMeter) -> None:
         # The record of the CPU's allocator tells no release of what was there when it began.
@@ -121,7 +134,7 @@ class GatheredSession(Session):
 
         def released(num_bytes: int) -> None:
             found = session()
-            if found is not None and found._meter is meter:
+            if found is not None and found._recorder.meter is meter:
                 meter.release(num_bytes)
 
         self._shares.watch_releases(released)
@@ -130,10 +143,11 @@ class GatheredSession(Session):
         """Begin a step, before which nothing is gathered; the bytes resident beside gradients."""
         self._read_step()
         self._look_at_order()
-        self._stop_measuring()
-        self._calls = StepCalls()
+        self._recorder.stop()
+        self._step.end()
         self._shares.look()
         self._passing = self._shares.passing()
+        self._step.given = bytes_by_place(inputs)
         lasting = self._shares.lasting_bytes + storage_bytes(inputs)
         if self._device.type == "cuda":
             lasting = max(lasting, requested_bytes(self._device) - self._passing.num_bytes)
@@ -169,17 +183,17 @@ class GatheredSession(Session):
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
         index = self.parts.index(part)
-        key = self._calls.key_of(index, part)
+        key = self._step.calls.key_of(index, part)
         number = self._gathered.number_for(key)
         kept = part.cost(number).kept_bytes
-        shared = self._calls.shared_bytes(arguments, self._given)
-        self._calls.rows.append(PartCall(key, part, (), number, kept, shared))
-        self._mark("forward", len(self._calls.rows) - 1)
+        shared = self._step.calls.shared_bytes(arguments, ())
+        self._step.calls.rows.append(PartCall(key, part, (), number, kept, shared))
+        self._mark("forward", len(self._step.calls.rows) - 1)
         return number
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
         """Schedules of `part` that keep no more than the one of this call."""
-        most = self._calls.rows[-1].kept_bytes
+        most = self._step.calls.rows[-1].kept_bytes
         costs = [part.cost(number) for number in range(len(part.schedules))]
         return [cost.number for cost in costs if cost.kept_bytes <= most]
 
@@ -192,11 +206,11 @@ class GatheredSession(Session):
         self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
     ) -> None:
         """The backward half of a call of `part` is about to run."""
-        self._mark("backward", self._calls.number_of(header))
+        self._mark("backward", self._step.calls.number_of(header))
 
     def _end_measured(self, number: int, gradients: Callable[[], list[torch.Tensor]]) -> None:
         """The backward of call `number` has run in a measured step."""
-        if self._calls.is_done:
+        if self._step.calls.is_done:
             # What the first block gathered is reduced when backward ends; then come other things.
             when_backward_ends(self._ends)
 
@@ -204,10 +218,10 @@ class GatheredSession(Session):
         self._mark("end", -1)
 
     def _read_step(self) -> None:
-        meter, calls = self._meter, self._calls
+        meter, calls = self._recorder.meter, self._step.calls
         if meter is None or not calls.rows or not meter.marks or meter.marks[-1][0] != "end":
             return
-        stretches, self._meter = meter.stop(), None
+        stretches, self._recorder.meter = meter.stop(), None
         self._shares.unwatch()
         if stretches is None or len(set(meter.marks)) < len(meter.marks):
             return  # some backward ran twice
@@ -230,7 +244,7 @@ class GatheredSession(Session):
 
     def _look_at_order(self) -> None:
         """Tell of a step in another order than plans are for."""
-        calls = self._calls
+        calls = self._step.calls
         halves = tuple(calls.order)
         if calls.is_done and halves and halves != last_first(len(calls.rows)):
             self._gathered.keeps_least = self._gathered.keeps_least or bool(self.numbers)
@@ -271,7 +285,7 @@ class GatheredSession(Session):
     @property
     def store_all_bytes(self) -> int:
         """About the bytes of the last step, had it recomputed nothing."""
-        kept = self._gathered.store_all_bytes(self._calls.keys)
+        kept = self._gathered.store_all_bytes(self._step.calls.keys)
         return kept + self._shares.total_bytes
 
     def report(self) -> str:
@@ -281,6 +295,7 @@ class GatheredSession(Session):
         lines = [f"budget {format_bytes(self.budget_bytes)} on this rank"]
         lines.append(f"  resident       {format_bytes(self._gathered.lasting_bytes)}")
         lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")
+        lines += self._optimizers.report()
         lines += describe_calls(self.parts, self.numbers)
         lines.append(describe_checks(self.parts, self.check_note))
         return "\n".join(lines)

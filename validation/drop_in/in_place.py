@@ -16,6 +16,7 @@ from ..torch_private.sharded_groups import frees_when_it_may, states
 from .budgeted_call import BudgetedCall
 from .drop_in_options import DropInOptions
 from .gathered_session import GatheredSession, refuse_other_communication
+from .local_session import LocalSession
 from .rehearsal import rehearse, rehearse_together, with_open_sizes
 from .session import Session
 
@@ -61,7 +62,7 @@ def in_place(
         refuse_other_communication(model)
         session: Session = GatheredSession(model, options, ranks)
     else:
-        session = Session(options)
+        session = LocalSession(options)
         session.see(model)
     inputs, keywords = with_open_sizes(inputs, keywords, options)
     call = BudgetedCall(model, session, ranks)

@@ -59,7 +59,7 @@ def rehearse(
             _run(model, inputs, keywords)
         if session.checks and session.parts:
             session.check_note = _compared(model, session, inputs, keywords)
-            session.plans.small.is_compared = True
+            session.note_compared()
 
 
 def rehearse_together(

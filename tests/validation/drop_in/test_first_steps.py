@@ -77,10 +77,10 @@ def test_a_first_schedule_is_compared_in_a_later_step():
     compiled(batch(64))[0].square().mean().backward()
     session = next(it for given, it in backend._sessions.values() if given == options)
     [part] = session.parts
-    first = session._calls.rows[-1].number
+    first = session._step.calls.rows[-1].number
     assert not part.trust.is_compared(first)
     assert part.trust.expects
     for _ in range(4):
         compiled(batch(64))[0].square().mean().backward()
     assert part.trust.is_compared(first)
-    assert session._calls.rows[-1].number != first
+    assert session._step.calls.rows[-1].number != first

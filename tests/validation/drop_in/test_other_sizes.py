@@ -20,7 +20,7 @@ import schedsim  # noqa: E402
 
 
 def most_runs(session):
-    return max(max(call.part.run_counts.values()) for call in session._calls.rows)
+    return max(max(call.part.run_counts.values()) for call in session._step.calls.rows)
 
 
 @pytest.mark.slow

@@ -1,0 +1,403 @@
+"""The steps of a model whose parts communicate nothing, planned within one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
+
+from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
+from ..measure.allocator import records_ended
+from ..measure.storage import bytes_by_place
+from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
+from .behind_backward import BehindBackward
+from .call_report import describe_calls, describe_checks
+from .drop_in_options import DropInOptions
+from .held_state import HeldState, may_record
+from .optimizer_steps import close_all
+from .output_uses import OutputUse, gone_among
+from .part_sizes import Binding
+from .planned_part import PlannedPart
+from .resident_bytes import Before
+from .session import Session
+from .step_calls import PartCall, StepCalls
+from .step_meter import OVER
+from .step_plans import StepPlans
+from .step_record import Key
+from .traced_part import TracedPart
+
+
+class LocalSession(Session):
+    """The state that the parts of such steps share.
+
+    The first whole step runs frugally, and the code between its parts is measured; from the next
+    step on, the budget is divided among the parts by these measurements.
+
+    Attributes
+    ----------
+    plans : StepPlans
+        Chooses the schedules by which parts run.
+    """
+
+    def __init__(self, options: DropInOptions) -> None:
+        super().__init__(options, HeldState(options))
+        # Ops are measured by the same profiler that measures the code between parts.
+        self.plans = StepPlans(options, self.parts, self._recorder.stop)
+        self._behind = BehindBackward(self._held)
+        # What the step is given that begins, where one does; by its addresses.
+        self._coming: dict[int, int] | None = None
+        # Whether a record may start in the step that has begun; None where only parts say so.
+        self._may_start: bool | None = None
+        self._sees_at_end = False  # whether the running backward ends with a look at the outputs
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether whoever compares steps with the plain ones has compared one with these parts."""
+        return self.plans.small.is_compared
+
+    def note_compared(self) -> None:
+        """A step by these parts was compared with the plain one."""
+        self.plans.small.is_compared = True
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """Mark the block as no step of the loop; it may come in the middle of a step."""
+        resident_bytes = self.plans.known.resident_bytes
+        with super().rehearsing():
+            try:
+                yield
+            finally:
+                self.plans.leave_rehearsal(resident_bytes)
+
+    def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
+        """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
+        self.plans.forget(self.parts.index(part))
+        super().replace(part, by, why)
+
+    def step_begins(self, inputs: Any) -> None:
+        """A forward of the whole model is about to run; the first part will say more."""
+        handed = self._resident.hand(inputs)
+        self._leave_behind()
+        self._coming = handed
+        was_recording = close_all()
+        if self.parts and not self._step.calls.is_open:
+            self._may_start = self._end_step() and not was_recording
+            if self._may_start and self._recorder.turns.is_missing:
+                self._start_measuring(torch.device(self.parts[0].device))
+
+    # -- what the parts report --------------------------------------------------------------------
+
+    def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
+        """The number of the schedule by which `part` must run."""
+        self.num_forwards += 1
+        self._held.see([arguments[i] for i in part.fixed_positions])
+        index = self.parts.index(part)
+        self._step.is_spoiled |= self._forgotten.free(self._step.calls)
+        self._leave_behind()
+        if not self._step.calls.is_open:
+            self._begin_step(part, arguments, binding)
+        self._mark("forward", len(self._step.calls.rows))
+        key = self._step.calls.key_of(index, part)
+        earlier = self._step.calls.opened
+        # What the step is given is there in every call, and the first one reads it.
+        kept = sum(call.kept_bytes for call in earlier)
+        kept += self._step.calls.rows[0].shared_bytes if earlier else 0
+        if key not in self.plans.known.numbers:
+            if not self._recorder.is_on and self.plans.known.records:
+                self._recorder.turns.see(
+                    (key, None)
+                )  # a later one: the next may be of another kind
+            else:
+                self._recorder.turns.is_missing = True
+        number = self.plans.number_for(key, binding, lambda: self._held.total_bytes, kept)
+        part = self.parts[index]  # perhaps in small groups now
+        number = part.trust.refused.get(number, number)
+        kept = part.cost(number, binding).kept_bytes
+        shared = self._step.calls.shared_bytes(part.inputs_among(arguments), self._step.given)
+        call = PartCall(key, part, binding, number, kept, shared)
+        if self._recorder.is_on:
+            fixed = (arguments[i] for i in part.fixed_positions)
+            places = [t.data_ptr() for t in fixed if isinstance(t, torch.Tensor)]
+            call.trained = hash((index, *places))
+        self._step.calls.rows.append(call)
+        return number
+
+    def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
+        """Schedules of `part` with which the step fits the budget, beside what is resident."""
+        earlier = sum(call.kept_bytes for call in self._step.calls.rows[:-1] if call.is_open)
+        return self.plans.within(part, binding, self._held.total_bytes + earlier)
+
+    def _watched(self, part: TracedPart) -> dict[int, int]:
+        """Bytes, by address, of what the code behind a forward of `part` may release."""
+        if not self._recorder.is_on:
+            return {}
+        unread = part.outputs.unread()
+        results = self._step.calls.rows[-1].results
+        found = [it for i, it in enumerate(results) if i in unread]
+        return {it.place: it.size_bytes for it in (*found, *self._resident.earlier.stale)}
+
+    def backward_begins(
+        self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
+    ) -> None:
+        """The backward half of a call of `part` is about to run, with the gradients `given`."""
+        number = self._step.calls.number_of(header)
+        if number >= 0 and not self.is_rehearsing:
+            call = self._step.calls.rows[number]
+            if not any(half < 0 for half in self._step.calls.order):
+                self._see_stale()
+            for one in self._step.calls.rows:
+                if not one.is_done:
+                    one.gone = gone_among(one.results)
+            if call.use is None:
+                if not part.makes_zeros:  # or else they come, or are made
+                    call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
+                if not self._sees_at_end:
+                    self._sees_at_end = True
+                    when_backward_ends(self._see_uses)
+        self._mark("backward", number)
+        if keeps_graph() and not self.is_rehearsing:
+            self._tell(
+                "a backward with retain_graph=True holds what its schedule would free, and its "
+                "step is not measured: it may exceed the budget",
+                PlainStepWarning,
+            )
+        if self._recorder.is_on:
+            when_backward_ends(lambda: self._mark(OVER, -1))
+
+    def _see_uses(self) -> None:
+        """See what the loop has done with the outputs of the calls whose backwards are over.
+
+        Until then a schedule may keep an output that the loop has dropped.
+        """
+        self._sees_at_end = False
+        for call in self._step.calls.rows:
+            if call.use is not None or not call.is_done:
+                continue
+            call.use = OutputUse(gone_among(call.results), call.lacking)
+            if not self._recorder.is_on and self.plans.known.records:
+                self._recorder.turns.see((call.key, call.use))
+            if call.use.covers(call.part.use):
+                continue
+            call.part.learn_use(call.use)
+            self.plans.plan_anew()
+            self._tell(
+                f"the loop holds more of the outputs of {call.part.name}, or of their gradients, "
+                "than before: this step may have exceeded the budget, later ones are planned for "
+                "it",
+                ReplannedWarning,
+            )
+
+    def _see_stale(self) -> None:
+        """See whether results of earlier steps are gone, as the first backward begins."""
+        stays = self._resident.earlier.stay_bytes()
+        if not stays or not self.plans.known.passing_now:
+            return
+        peak, budget = self.peak_bytes, self.budget_bytes
+        if peak is not None and budget is not None and peak + stays > budget:
+            self._tell(
+                "outputs of earlier steps are still there in a backward: this step may exceed the "
+                "budget, later ones are planned for it",
+                ReplannedWarning,
+            )
+        self.plans.known.passes = False
+        self.plans.plan_anew()
+
+    def may_give_early(self, part: TracedPart) -> bool:
+        """Whether what the loop does with gradients fits beside the rest of this backward."""
+        is_measured = self._recorder.is_on or self._recorder.turns.is_missing
+        return not is_measured and self.plans.has_room_for_hooks(self.parts.index(part))
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
+        may_start, self._may_start = self._may_start, None
+        num_ended = records_ended()
+        close_all()
+        if may_start is None:
+            self._coming = bytes_by_place(part.inputs_among(arguments))
+            may_start = self._end_step()
+        before = self._resident.before(
+            part,
+            arguments,
+            binding,
+            None if self.is_rehearsing else self.budget_bytes or 0,
+            results_pass=self.plans.known.passes,
+        )
+        self.plans.known.made_bytes = self._held.made_bytes
+        self._begin_plans(before)
+        self._look_behind()
+        known = self.plans.known
+        wanted = self._recorder.turns.is_missing or known.is_longest(
+            (self.parts.index(part), 0), binding
+        )
+        wanted = wanted or self._recorder.turns.looks_at_passing(known.wants_passing)
+        if wanted and may_start and not self._recorder.is_on and records_ended() == num_ended:
+            self._start_measuring(torch.device(part.device))
+            if self._recorder.meter is not None:
+                self._recorder.meter.begins_early = False
+        if self._recorder.is_on:
+            self._behind.begin()
+
+    def _leave_behind(self) -> None:
+        """End a step that is open only because of calls that the loop holds through many steps.
+
+        What they keep counts as resident from then on.
+        """
+        left = [] if self.is_rehearsing else self._step.calls.left_behind()
+        if not left:
+            return
+        self._recorder.stop()
+        self._resident.leave(left)
+        others = (call for call in self._step.calls.rows if not any(call is it for it in left))
+        self._resident.earlier.add(result for call in others for result in call.results)
+        self._step.calls, self._step.is_spoiled = StepCalls(), True
+        kept = format_bytes(self._resident.left_bytes())
+        self._tell(
+            f"what a forward keeps ({kept}) is held through many steps "
+            "without its backward: it counts as resident from now on; del its outputs",
+            ReplannedWarning,
+        )
+
+    def _begin_plans(self, found: Before) -> None:
+        """Begin the step beside what was `found`, and what the code behind a step has left."""
+        known = self.plans.known
+        before, left = known.resident_bytes, known.left_bytes
+        resident, passing = found
+        try:
+            self.plans.begin(resident + left, passing)
+        except InfeasibleBudgetError:
+            if not left:
+                raise
+            # It may be no part of the budget, as a model that was made meanwhile.
+            known.resident_bytes, known.left_bytes = before, 0
+            self._behind.ignores_left = True
+            self.plans.plan_anew()
+            self.plans.begin(resident, passing)
+            self._tell(
+                f"the loop holds {format_bytes(left)} that it has made behind a step, beside which "
+                "no plan is within the budget: they are not counted, and steps may exceed it by "
+                "them",
+                PlainStepWarning,
+            )
+
+    def _end_step(self) -> bool:
+        """End the step before; whether a record may start in this one.
+
+        Profiler ranges that are open here began under the record that ends here. As they end, they
+        write to any record that runs by then. So the next record starts a step later.
+        """
+        may_start = not self._recorder.is_on and may_record()
+        self._read_step()
+        self._look_at_order()
+        self._recorder.stop()
+        if not self.is_rehearsing:
+            self._resident.earlier.add(
+                result for call in self._step.calls.rows for result in call.results
+            )
+            self._recorder.turns.step_ends()
+        self._step.end()
+        self._coming = None
+        self._sees_at_end = False  # a backward that failed has not come to its end
+        return may_start
+
+    def _look_at_order(self) -> None:
+        """Measure the next step if this one ran its halves in an order that no plan is for."""
+        if self._recorder.turns.is_missing or self._step.is_spoiled or self._recorder.is_on:
+            return
+        calls = self._step.calls
+        if not calls.has_backward or self.plans.is_for(calls.keys, calls.halves):
+            return
+        self._recorder.turns.is_missing = True
+        self._tell(
+            "the backwards of a step came in an order that was not seen before: that step may "
+            "have exceeded the budget, and the next one is measured",
+            ReplannedWarning,
+        )
+
+    def _start_measuring(self, device: torch.device) -> None:
+        """Begin a record, if it is worth it and no other profiler is on."""
+        if self.is_rehearsing:
+            return
+        if not self._recorder.start(device, self.parts, len(self.plans.known.records)):
+            self._tell(
+                "the loop's code around the graphs, as its loss, is not measured under another "
+                "profiler: steps may exceed the budget until one runs without it",
+                PlainStepWarning,
+            )
+
+    def _read_step(self) -> None:
+        """Learn from the record of a step whose backwards have all run."""
+        known, calls = self.plans.known, self._step.calls
+        reading = self._recorder.read(known.passing_now)
+        if reading is None:
+            return
+        if reading.behind is not None and self.budget_bytes is not None:
+            left = self._behind.see(reading, self._step.given, self._coming)
+            known.left_bytes = max(known.left_bytes, left)
+        if reading.record is None:
+            return
+        uses: dict[PlannedPart, OutputUse] = {}
+        for call in calls.rows:
+            if call.use is None and not call.is_done:  # no gradient came for any output
+                call.use = OutputUse(call.gone, frozenset(range(len(call.part.given))))
+            if call.use is not None:
+                uses[call.part] = uses.get(call.part, call.use).common(call.use)
+        for part, use in uses.items():
+            if part.learn_use(use):
+                self.plans.plan_anew()
+        met = [(call.key, call.use) for call in calls.rows if call.use is not None]
+        self._recorder.turns.learn(met, alone=self.plans.learn(reading.record))
+
+    def _look_behind(self) -> None:
+        """Say what outside of the plan takes more than the budget, once that is known."""
+        budget = self.budget_bytes
+        if self.peak_bytes is None or budget is None:
+            return
+        for line in (*self._optimizers.new_lines(budget), *self._behind.new_lines(budget)):
+            self._tell(line, PlainStepWarning)
+
+    # -- for people -------------------------------------------------------------------------------
+
+    @property
+    def numbers(self) -> dict[Key, int]:
+        """The schedule number of each call; a call is a part and how often it ran before."""
+        return self.plans.known.numbers
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes, once a step has come; else ``None``."""
+        return self.plans.known.budget_bytes
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Predicted peak of the steps planned last; ``None`` before."""
+        return self.plans.known.peak_bytes
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that was made last."""
+        return self.plans.known.plan
+
+    @property
+    def store_all_bytes(self) -> int:
+        """About the bytes of a step that recomputes nothing, as far as its parts are known."""
+        return self.plans.known.store_all_bytes() + self._held.total_bytes
+
+    def report(self) -> str:
+        """A description of what was planned, for people."""
+        if self.budget_bytes is None:
+            return "no step has come yet"
+        lines = [f"budget {format_bytes(self.budget_bytes)}"]
+        lines.append(f"  resident       {format_bytes(max(0, self.plans.known.resident_bytes))}")
+        if self.peak_bytes is not None:
+            lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")
+        lines += self._optimizers.report()
+        lines += describe_calls(self.parts, self.numbers, self.plans.planned_for)
+        lines.append(describe_checks(self.parts, self.check_note, self.num_compared))
+        return "\n".join(lines)

@@ -1,0 +1,33 @@
+"""The step of a loop that runs now: its calls, and what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .step_calls import StepCalls
+
+
+@dataclass
+class PresentStep:
+    """What the session of a model and its helpers share about the running step.
+
+    Attributes
+    ----------
+    calls : StepCalls
+        The calls of its parts.
+    given
+        Bytes, by the addresses of their storages, of what the step was given.
+    made_before
+        Bytes of what the first part reads and the code before it has made.
+    is_spoiled
+        Whether the step ran what no later one will.
+    """
+
+    calls: StepCalls = field(default_factory=StepCalls)
+    given: dict[int, int] = field(default_factory=dict)
+    made_before: int = 0
+    is_spoiled: bool = False
+
+    def end(self) -> None:
+        """The step is over, and the next one has no calls yet."""
+        self.calls, self.is_spoiled = StepCalls(), False
