@@ -24,6 +24,7 @@ from schedsim.validation.torch_private import sharded_groups as private  # noqa:
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim.units import format_bytes  # noqa: E402
 
 
 class Counted(nn.Sequential):
@@ -196,6 +197,37 @@ def test_steps_in_another_order_than_was_planned_keep_least():
 def test_a_model_that_is_sharded_after_it_got_its_budget_is_refused():
     """What was planned is a step that gathers nothing."""
     run_ranks(_sharded_later, 1)
+
+
+def _optimizer_of_shares(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(*(ResidualLayer(64) for _ in range(3)))
+    for layer in [*model, model]:
+        fully_shard(layer)
+    x = torch.randn(1, 64)
+    schedsim.rematerialize(model, x, 2_100_000, in_place=True, effort=0.2, check="never")
+    optimizer = torch.optim.Adadelta(model.parameters(), foreach=True)
+
+    def train():
+        for _ in range(6):
+            optimizer.zero_grad()
+            step(model, x)
+            optimizer.step()
+
+    with pytest.warns(PlainStepWarning, match=r"Adadelta.step takes .*; foreach=False copies one"):
+        train()
+    shares = list(model.parameters())
+    held = [shares, x, [share.grad for share in shares], dict(optimizer.state)]
+    [reading] = AllocatorMeter().read(optimizer.step)
+    peak_bytes = storage_bytes(held) + reading.peak_bytes
+    assert f"Adadelta.step takes {format_bytes(peak_bytes)}" in schedsim.drop_in_report(model)
+    assert session_in(model).peak_bytes < 2_100_000 < peak_bytes
+
+
+def test_the_step_of_an_optimizer_of_shares_is_measured():
+    """To the byte; where it takes more than the budget, a line says so."""
+    run_ranks(_optimizer_of_shares, 1)
 
 
 def test_ops_that_communicate_are_refused():
