@@ -25,7 +25,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,7 +45,6 @@ _CHOSEN = (
     "recompute",
     "regather",
     "zero_stage",
-    "whole_heads",  # which only takes longer
 )
 _MEMORY = {"h100-96gb": 95.0396 * 2**30, "h100-80gb": 80e9, "a100-80gb": 80e9}
 
@@ -151,6 +150,8 @@ def _searched(
     devices = math.prod(options.get(degree, 1) for degree in _DEGREES if degree != "expert")
     data = options.get("fsdp", 1) * options.get("replicate", 1)
     left = {k: v for k, v in options.items() if k not in (*_DEGREES, *_CHOSEN)}
+    if "libraries" in left:  # heads that are gathered whole only take longer
+        left["libraries"] = replace(left["libraries"], whole_heads=False)
     began = time.process_time()
     found: ClusterChoice = choose(
         model,

@@ -12,8 +12,10 @@ parameters gathered once and kept to the last micro-batch, fp32 reduction, AdamW
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -86,6 +88,12 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
+def _of_this_torch(**forms: Any) -> dict[str, Any]:
+    """Those arguments of a stage that this PyTorch has: up to 2.11 none are of gradients."""
+    known = inspect.signature(PipelineStage).parameters
+    return {name: form for name, form in forms.items() if name in known}
+
+
 def main() -> None:
     """Train, and print a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -140,9 +148,11 @@ def main() -> None:
                 torch.device("cuda"),
                 input_args=tokens if number == 0 else sent,
                 output_args=logits.requires_grad_() if last else sent,
-                input_grads=None if number == 0 else sent.detach(),
-                output_grads=logits.detach() if last else sent.detach(),
                 group=mesh["pipeline"].get_group(),
+                **_of_this_torch(
+                    input_grads=None if number == 0 else sent.detach(),
+                    output_grads=logits.detach() if last else sent.detach(),
+                ),
             )
         )
         parts.append(part)

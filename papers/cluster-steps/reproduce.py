@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _claims import Claim, Instances, Source, main
 
 import schedsim
+from schedsim.clusters import Libraries
 
 SOURCE = Source(
     title="Published steps: torchtune, Korthikanti et al. 2022, Dubey et al. 2024",
@@ -24,7 +25,7 @@ _LOSS = {"compiled": True, "compiled_loss": True}
 # recipes drop the compiled form of a loss without chunks (`compile_loss` returns it, and nothing
 # takes it), so that such a loss runs as it is.
 TORCHTUNE: dict[str, tuple[float, dict[str, Any]]] = {
-    "packed sequences": (60.0, {"wide_norm": True}),
+    "packed sequences": (60.0, {"libraries": Libraries(wide_norm=True)}),
     "and compile": (51.0, {"compiled": True}),
     "and chunked cross entropy": (42.9, _LOSS),
     "and activation checkpointing": (24.9, {**_LOSS, "recompute": "full"}),

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from schedsim.clusters import Libraries
+
 
 @dataclass(frozen=True)
 class Run:
@@ -24,19 +26,21 @@ class Run:
 
 
 _SELECTIVE = {"batch": 2, "recompute": "selective"}
-# Compiled code as PyTorch 2.6 writes it; 2.13 and later hand fewer blocks on.
-_CODE = {"compiled": True, "handed_always": True}
+# Runs of December 2024 and spring 2025 are of nightly builds before PyTorch 2.7.
+_CODE = {"compiled": True, "torch": "2.6"}
 _COMPILED = _SELECTIVE | _CODE
-# Norms run op by op up to PyTorch 2.8.
-_EAGER = {**_SELECTIVE, "wide_norm": True}
+_EAGER = {**_SELECTIVE, "torch": "2.6"}
 _LONG = {"recompute": "full", "float8": True, **_CODE}
 # Tables 5 and 6 say so.
-_3D = _LONG | {"tensor": 8, "pipeline": 8, "async_tensor": True, "held_messages": True}
+_3D = _LONG | {"tensor": 8, "pipeline": 8, "async_tensor": True}
 # From June 2025 on: the loss is compiled with the layers, AdamW is fused.
 _2025 = {"compiled_loss": True, "fused_optimizer": True}
 # Up to June 2024 `model.py` returns `self.output(h).float()`, which the loop's `pred` holds, its
 # RMSNorm converts its input to fp32, and FSDP2 is that of PyTorch 2.3 and 2.4.
-_2024 = {"fsdp": 8, "wide_logits": True, "held_logits": True, "packed_apart": True}
+_2024 = {"fsdp": 8, "wide_logits": True, "held_logits": True}
+_EARLY = {"torch": "2.4"}
+# Until May 2024 (pull request 268) the whole model is compiled, its last norm too.
+_EARLY_CODE = {"compiled": True, "libraries": Libraries.of_torch("2.4", wide_norm=False)}
 _LLAMA2 = {**_2024, "seq": 2048, "batch": 8}
 # `run_train.sh` sets expandable segments; the benchmark of 2024 and Trainy's command do not go
 # through it.
@@ -59,7 +63,7 @@ _GRAPH = {**_2025, **_SCRIPT}
 # 64. They are taken to be of an H100 as its data sheet has it, at 700 W and 3.35 TB/s.
 _ONE_MACHINE = "h100-80gb"
 # `parallelize.py` of then lays the norms of heads out on every rank alike (`NoParallel`).
-_HEADS = {"whole_heads": True}
+_HEADS = {"libraries": Libraries(whole_heads=True)}
 _CONTEXT_WHY = (
     "What PyTorch's attention over parts of a sequence takes beside its flops is not modelled."
 )
@@ -230,7 +234,7 @@ GROUPS: dict[str, list[Run]] = {
             "llama2-7b",
             0.3264 * 95.0396,
             6200,
-            {**_LLAMA2, "recompute": "full", "wide_norm": True},
+            {**_LLAMA2, **_EARLY, "recompute": "full"},
             active_gib=0.2392 * 95.0396,
         ),
         Run(
@@ -238,14 +242,14 @@ GROUPS: dict[str, list[Run]] = {
             "llama2-7b",
             28.90,
             7350,
-            {**_LLAMA2, "recompute": "full", **_CODE},
+            {**_LLAMA2, "recompute": "full", **_EARLY_CODE},
         ),
         Run(
             "selective, eager",
             "llama2-7b",
             0.6251 * 95.0396,
             6700,
-            {**_LLAMA2, "recompute": "selective", "wide_norm": True},
+            {**_LLAMA2, **_EARLY, "recompute": "selective"},
             active_gib=0.5213 * 95.0396,
         ),
         Run(
@@ -253,21 +257,21 @@ GROUPS: dict[str, list[Run]] = {
             "llama2-7b",
             53.83,
             8250,
-            {**_LLAMA2, "recompute": "selective", **_CODE},
+            {**_LLAMA2, "recompute": "selective", **_EARLY_CODE},
         ),
         Run(
             "selective, compile, batch 16",
             "llama2-7b",
             88.23,
             8600,
-            {**_LLAMA2, "batch": 16, "recompute": "selective", **_CODE},
+            {**_LLAMA2, "batch": 16, "recompute": "selective", **_EARLY_CODE},
         ),
         Run(
             "nothing recomputed, compile",
             "llama2-7b",
             90.28,
             9200,
-            {**_LLAMA2, **_CODE},
+            {**_LLAMA2, **_EARLY_CODE},
         ),
     ],
     "pull request 355, 8B on 8 A100": [
@@ -276,7 +280,7 @@ GROUPS: dict[str, list[Run]] = {
             "llama3-8b",
             59.48,
             2627,
-            {**_2024, "recompute": "selective", "wide_norm": True},
+            {**_2024, **_EARLY, "recompute": "selective"},
             device="a100-80gb",
         ),
         Run(
@@ -284,7 +288,7 @@ GROUPS: dict[str, list[Run]] = {
             "llama3-8b",
             59.48,
             2718,
-            {**_2024, "recompute": "selective", "wide_norm": True, "fused_optimizer": True},
+            {**_2024, **_EARLY, "recompute": "selective", "fused_optimizer": True},
             device="a100-80gb",
         ),
     ],

@@ -9,6 +9,7 @@ from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import cluster
 from .joint_choice import ClusterChoice, choose
+from .libraries import Libraries
 from .prediction import ClusterPrediction, predict
 from .rank_memory import RankMemory, rank_memory
 from .rank_time import StepTime, step_time
@@ -26,6 +27,7 @@ __all__ = [
     "Degrees",
     "ExpertSizes",
     "Fabric",
+    "Libraries",
     "RankMemory",
     "StepTime",
     "Training",

@@ -32,7 +32,7 @@ class AttentionWriter(BlockWriter):
             if sizes.head_norm:
                 query, key = self.norm(query, "q.normed"), self.norm(key, "k.normed")
             times = 1 if self._repeats_view else self._repeats
-            if self.training.whole_heads:
+            if self.training.libraries.whole_heads:
                 query = self._turned_whole(query, "q.turned", 1)
                 key = self._turned_whole(key, "k.turned", times)
             elif self.training.compiled and self._turns_complex:
@@ -63,7 +63,7 @@ class AttentionWriter(BlockWriter):
         """
         training, num_heads = self.training, self.model.attention.num_kv_heads
         alone = num_heads == self.degrees.tensor and not training.compiled
-        return training.regather or (alone and not training.whole_heads)
+        return training.regather or (alone and not training.libraries.whole_heads)
 
     @property
     def _turn_moves(self) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from ..errors import SchedsimError, did_you_mean
 from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
 from .fabric import get_fabric
+from .libraries import Libraries
 from .prediction import ClusterPrediction, predict
 from .training import Training
 
@@ -24,6 +25,12 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     """
     degrees = {one.name for one in fields(Degrees)}
     settings = {one.name for one in fields(Training)}
+    if "torch" in options:
+        if "libraries" in options:
+            raise SchedsimError("torch is part of libraries", hint="Libraries.of_torch(torch, ...)")
+        options = {k: value for k, value in options.items() if k != "torch"} | {
+            "libraries": Libraries.of_torch(options["torch"])
+        }
     for name in options:
         if name not in degrees | settings:
             raise SchedsimError(
@@ -90,7 +97,8 @@ def cluster(
     **options
         Degrees (``fsdp``, ``replicate``, ``tensor``, ``pipeline``, ``context``, ``expert``) and
         settings (``seq``, ``batch``, ``recompute``, ...), the fields of
-        `schedsim.clusters.Degrees` and `schedsim.clusters.Training`.
+        `schedsim.clusters.Degrees` and `schedsim.clusters.Training`. ``torch="2.8"`` stands for the
+        ``libraries`` of this version (2.15).
 
     Returns
     -------

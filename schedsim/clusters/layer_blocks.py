@@ -49,7 +49,7 @@ class BlockWriter:
         forth, back = norm_moves(self.training)
         saved: tuple[str, ...] = (given,)
         writes = {made: size}
-        if self.training.wide_norm and not self.training.compiled:
+        if self.training.libraries.wide_norm and not self.training.compiled:
             # The wide input times its scale, before it is converted back.
             wide = {f"{made}.wide": 2 * size, f"{made}{COPY}": 2 * size, f"{made}.plain": size}
             writes = wide | writes
@@ -249,7 +249,7 @@ def norm_moves(training: Training) -> tuple[int, int]:
     """
     if training.compiled:
         return 2, 3
-    return (18, 46) if training.wide_norm else (2, 5)
+    return (18, 46) if training.libraries.wide_norm else (2, 5)
 
 
 def nothing() -> None:

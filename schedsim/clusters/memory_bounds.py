@@ -110,7 +110,7 @@ def least_bytes(
     count = training.micro_batches(degrees)
     played = min(count, representative_micro_batches(degrees, training) or count)
     moments = moments_of(training.schedule, degrees.pipeline, played, training.num_chunks)[number]
-    resident = training.held_messages
+    resident = training.libraries.held_messages and training.state == "fsdp2"
     kept = [_kept_bytes(*pair, resident) for pair in zip(rank.stages, layers, strict=True)]
     stays = degrees.pipeline > 1 or training.zero_stage == 2
     held = _with_gathered if stays else _sharded

@@ -181,7 +181,7 @@ class EndWriter(UnitWriter):
 
     def _wide_norm(self, micro: int) -> dict[str, int]:
         """What the last norm keeps where norms convert their input, as those of layers do."""
-        if not self.training.wide_norm:
+        if not self.training.libraries.wide_norm:
             return {}
         return {f"A final.wide {micro}": 2 * self.part, f"A final.plain {micro}": self.part}
 
@@ -321,13 +321,13 @@ class EndWriter(UnitWriter):
         """
         if not self._sums_in_pipeline:
             return {}
-        held, found = self.training.held_messages, {}
+        libraries, found = self.training.libraries, {}
         for stage in self.stages.values():
             if stage.head:
                 found["L raw"] = self.tokens * -(-self.model.vocab // self.degrees.tensor) * 2
-                if self.degrees.tensor > 1 and not (held or stage.embedding):
+                if self.degrees.tensor > 1 and not (libraries.held_messages or stage.embedding):
                     found[f"A x {stage.layers.start}"] = self.part
-            elif held:
+            elif libraries.held_outputs:
                 found[f"A x {stage.layers.stop}"] = self.part
         return found
 
@@ -364,7 +364,8 @@ class EndWriter(UnitWriter):
 
         `torch.distributed.pipelining` waits for them there where it runs such schedules.
         """
-        return self._sums_in_pipeline and self._several_stages and not self.training.held_messages
+        waits = self._sums_in_pipeline and self._several_stages
+        return waits and not self.training.libraries.held_outputs
 
     def _finish(self) -> None:
         """Outputs that a pipeline holds, and the last stage's in one; then the optimizer."""

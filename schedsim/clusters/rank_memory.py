@@ -100,7 +100,8 @@ def lasting_bytes(
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
     part = tokens * model.hidden * 2 // degrees.tensor
     ends = sum((one.number > 0) + (one.number < count - 1) for one in stages)
-    messages = ends * training.micro_batches(degrees) * part if training.held_messages else 0
+    held = training.libraries.held_messages
+    messages = ends * training.micro_batches(degrees) * part if held else 0
     if training.state == "fsdp2":
         return LastingBytes(4 * shard, 0, 8 * shard, messages)
     if training.state == "megatron":
@@ -183,7 +184,8 @@ def rank_memory(
     simulation = step.simulated()
     one = requests_of(simulation)
     if training.compiled:
-        one = hand_over(one, step.layer_codes, step.layer_ops, always=training.handed_always)
+        always = training.libraries.handed_always
+        one = hand_over(one, step.layer_codes, step.layer_ops, always=always)
     fixed = state.total + _LIBRARY_BYTES
     shares = None
     if training.state == "fsdp2":
@@ -237,7 +239,7 @@ def _host_bytes(simulation: Simulation) -> int:
 def _allocating(training: Training) -> dict[str, int]:
     """First word of a tensor's name -> the stream that allocates it, but for that of compute, 0."""
     streams = {"AG": 1, "SG": 2}
-    if training.packed_apart:
+    if training.libraries.packed_apart and training.state == "fsdp2":
         streams["RS"] = streams["SG"]
     return streams
 

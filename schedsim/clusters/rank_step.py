@@ -221,7 +221,7 @@ class RankStep(LayerOpsWriter):
     @property
     def _message_bytes(self) -> int:
         """Bytes of the buffer of a message; 0 where those of all messages are resident."""
-        if self.training.held_messages or not self._gathers:
+        if self.training.libraries.held_messages or not self._gathers:
             return 0
         return self.part
 
@@ -231,7 +231,7 @@ class RankStep(LayerOpsWriter):
 
         Schedules of one stage a rank free it (torch 2.15).
         """
-        return self._several_stages or self.training.held_messages or not self._gathers
+        return self._several_stages or self.training.libraries.held_messages or not self._gathers
 
     def _end_forward(self, stage: StageParts, micro: int) -> None:
         """A sent output is freed after the next forward, or before the next backward."""

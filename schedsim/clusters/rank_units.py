@@ -240,7 +240,7 @@ class UnitWriter:
             )
         )
         self._sharded[unit] = made
-        if not self.training.packed_apart:
+        if not self.training.libraries.packed_apart:
             self._packed.append(buffer)
 
     def _release(self) -> None:

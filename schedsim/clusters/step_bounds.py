@@ -159,7 +159,7 @@ class StepBounds:
         return (
             *(tokens, degrees.tensor, degrees.context, degrees.expert, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
-            *(training.wide_norm, training.state, training.async_tensor, training.whole_heads),
+            *(training.state, training.async_tensor, training.libraries),
             training.micro_batch(degrees) > 1,
         )
 

@@ -9,6 +9,7 @@ from ..pipelines.orders import ORDERS
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .kept_names import kept_names, on_host, split_host
+from .libraries import LATEST, Libraries
 
 RECOMPUTE = ("none", "core", "selective", "full")
 """The policies of a layer. ``none``: nothing. ``core``: attention alone. ``selective``: keep
@@ -71,9 +72,6 @@ class Training:
     async_tensor
         Messages between tensor-parallel ranks go part by part into products and out of them,
         without copies (torchtitan's asynchronous tensor parallelism). Their time is not hidden.
-    wide_norm
-        Whether norms of the eager step run op by op, and keep their input in fp32 and the normed
-        input (torchtune, and PyTorch up to 2.8). Otherwise one kernel is a norm.
     wide_logits
         Whether the model hands out fp32 logits. A compiled loss reads them; an eager loss makes
         them anyway.
@@ -82,19 +80,8 @@ class Training:
         handed out its own (``logits = model(batch)`` without ``del logits``).
     expandable
         Whether the allocator's segments grow (``expandable_segments:True``).
-    held_messages
-        Whether a pipeline's ranks make the buffers of all messages once, and every stage holds its
-        outputs to the end of the step (PyTorch of 2024). Otherwise a buffer lives as long as
-        something reads it, and the last stage alone holds its outputs.
-    handed_always
-        Whether compiled code hands the block of a tensor on to a later one of its size even where
-        its peak rises, because the block waits (PyTorch of 2024).
-    whole_heads
-        Whether tensor-parallel ranks gather queries and keys of all heads behind their norms, turn
-        them whole and cut them again (torchtitan's Qwen 3 of September 2025).
-    packed_apart
-        Whether packed gradients lie in memory of the stream that reduces them, and are freed with
-        it (PyTorch up to 2.4). Otherwise they lie beside activations, until others are packed.
+    libraries : Libraries
+        What the ranks' libraries do otherwise than PyTorch 2.15.
     """
 
     seq: int = 8192
@@ -115,14 +102,10 @@ class Training:
     regather: bool = False
     optimizer_in_backward: bool = False
     async_tensor: bool = False
-    wide_norm: bool = False
     wide_logits: bool = False
     expandable: bool = False
-    held_messages: bool = False
     held_logits: bool = False
-    handed_always: bool = False
-    packed_apart: bool = False
-    whole_heads: bool = False
+    libraries: Libraries = LATEST
 
     def micro_batches(self, degrees: Degrees) -> int:
         """How many micro-batches the step has."""
@@ -248,20 +231,11 @@ class Training:
                 "held_logits",
                 "it is of one pipeline rank, and of a whole loss",
             ),
-            (self.wide_norm, not self.compiled, "wide_norm", "it is of eager layers"),
-            (self.handed_always, self.compiled, "handed_always", "it is of compiled layers"),
-            (self.packed_apart, sharded, "packed_apart", "it is of fsdp2"),
             (
-                self.whole_heads,
+                self.libraries.whole_heads,
                 degrees.tensor > 1 and not self.compiled and model.attention.head_norm,
                 "whole_heads",
                 "it is of eager tensor-parallel layers whose heads have norms",
-            ),
-            (
-                self.held_messages,
-                sharded and not alone,
-                "held_messages",
-                "it is of fsdp2 with --pipeline",
             ),
             (
                 self.optimizer_in_backward,

@@ -104,6 +104,7 @@ CLUSTER = {
     "--zero": sample("2"),
     "--loss-chunks": sample("2"),
     "--state": sample("megatron"),
+    "--torch": sample("2.8"),
     "--compile": sample(),
     "--float8": sample(),
     "--compile-loss": sample(),

@@ -40,6 +40,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ),
     ("--zero", "zero_stage", int, "ZeRO stage: 3 gathers parameters twice a step, 2 once."),
     ("--loss-chunks", "loss_chunks", int, "Parts in which the loss is computed."),
+    ("--torch", "torch", str, "Version of PyTorch that the ranks run, from 2.3 on [2.15]."),
     ("--state", "state", str, "Formats of the model state: fsdp2 (default), megatron or bf16."),
 )
 _SWITCHES: tuple[tuple[str, str, str], ...] = (

@@ -4,11 +4,12 @@ import pytest
 from cluster_layers import layer
 
 import schedsim
-from schedsim.clusters import Degrees, get_architecture
+from schedsim.clusters import Degrees, Libraries, get_architecture
 from schedsim.errors import SchedsimError
 
 TOKENS = 4096
 HEADS = get_architecture("qwen3-32b").attention
+WHOLE = Libraries(whole_heads=True)
 
 
 def layers_of(**settings):
@@ -24,7 +25,7 @@ def ops(made, name):
 
 def test_whole_heads_are_gathered_turned_and_cut():
     """Each rank turns all 64 heads of queries, and all 8 of keys for each of the 64."""
-    made = layers_of(whole_heads=True)
+    made = layers_of(libraries=WHOLE)
     own = TOKENS * HEADS.head_width * 2
     assert made.sizes["q.normed.whole"] == HEADS.num_heads * own
     assert made.sizes["k.normed.whole"] == HEADS.num_kv_heads * own
@@ -43,7 +44,7 @@ def test_whole_heads_are_gathered_turned_and_cut():
 def test_whole_heads_move_what_was_counted():
     """Ops on elements and copies of PyTorch's own step with torchtitan's layer: 10 bytes a byte."""
     own = TOKENS * HEADS.head_width * 2
-    made = layers_of(whole_heads=True)
+    made = layers_of(libraries=WHOLE)
     (turned,) = ops(made, "q.turned.whole")
     assert turned.moved_bytes == 10 * HEADS.num_heads * own
     (keys,) = ops(made, "k.turned.whole")
@@ -56,7 +57,7 @@ def test_whole_heads_move_what_was_counted():
 def test_a_single_head_of_keys_is_a_view():
     """Unless whole heads are cut: then there is a copy for every head of queries."""
     assert "v.wide" not in layers_of().sizes
-    assert "v.wide" in layers_of(whole_heads=True).sizes
+    assert "v.wide" in layers_of(libraries=WHOLE).sizes
 
 
 def test_positions_in_halves_are_turned_in_16_bits():
@@ -78,7 +79,7 @@ def test_positions_in_halves_are_turned_in_16_bits():
 def test_whole_heads_where_there_are_none(model, settings):
     """Heads without norms, one tensor-parallel rank, compiled layers."""
     with pytest.raises(SchedsimError, match="whole_heads changes nothing here"):
-        schedsim.cluster(model, devices=8, seq=4096, whole_heads=True, **settings)
+        schedsim.cluster(model, devices=8, seq=4096, libraries=WHOLE, **settings)
 
 
 def test_whole_heads_take_longer():
@@ -86,6 +87,6 @@ def test_whole_heads_take_longer():
     words = {"fsdp": 4, "tensor": 8, "batch": 16, "seq": 4096, "recompute": "full"}
     words |= {"device": "h100-96gb", "separate_head": True, "fused_optimizer": True}
     plain = schedsim.cluster("qwen3-32b", **words)
-    whole = schedsim.cluster("qwen3-32b", whole_heads=True, **words)
+    whole = schedsim.cluster("qwen3-32b", libraries=WHOLE, **words)
     assert plain.step_s < 0.8 * 9.35
     assert 0.85 * 9.35 < whole.step_s < 9.35

@@ -5,14 +5,18 @@ from dataclasses import replace
 import pytest
 from cluster_layers import FABRIC, layer
 
-from schedsim.clusters import Degrees, Training, get_fabric
+from schedsim.clusters import Degrees, Libraries, Training, get_fabric
 from schedsim.clusters.layer_blocks import norm_moves
 from schedsim.clusters.tape import EXACT_SUMS
 
 
 @pytest.mark.parametrize(
     ("settings", "moves"),
-    [({"compiled": True}, (2, 3)), ({}, (2, 5)), ({"wide_norm": True}, (18, 46))],
+    [
+        ({"compiled": True}, (2, 3)),
+        ({}, (2, 5)),
+        ({"libraries": Libraries(wide_norm=True)}, (18, 46)),
+    ],
 )
 def test_norms_move_their_input(settings, moves):
     """One kernel, or op by op: 18 and 46 bytes a byte, as counted in PyTorch 2.6."""
@@ -28,7 +32,7 @@ def test_norms_move_their_input(settings, moves):
 def test_norms_op_by_op_take_longer():
     """In a whole step too, and they keep their input in fp32."""
     plain, _ = layer("llama3-8b", 1024)
-    wide, _ = layer("llama3-8b", 1024, wide_norm=True)
+    wide, _ = layer("llama3-8b", 1024, libraries=Libraries(wide_norm=True))
 
     def seconds(made):
         return sum(op.compute_s(FABRIC) for op in (*made.forward, *made.backward))

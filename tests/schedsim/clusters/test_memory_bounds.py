@@ -2,7 +2,14 @@
 
 import pytest
 
-from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, rank_memory
+from schedsim.clusters import (
+    Degrees,
+    Libraries,
+    Training,
+    get_architecture,
+    get_fabric,
+    rank_memory,
+)
 from schedsim.clusters.step_bounds import StepBounds
 
 FABRIC = get_fabric("h100-80gb")
@@ -45,6 +52,8 @@ def test_logits_and_whole_gradients_count():
 def test_an_input_that_no_backward_reads_is_not_counted(state):
     """A norm in single precision keeps its own copy."""
     model = get_architecture("gpt2-xl")
-    training = Training(seq=4096, recompute="none", wide_norm=True, state=state)
+    training = Training(
+        seq=4096, recompute="none", libraries=Libraries(wide_norm=True), state=state
+    )
     bound = StepBounds(model, FABRIC).memory_bytes(Degrees(fsdp=64), training, 0)
     assert bound <= rank_memory(model, Degrees(fsdp=64), training, FABRIC).peak_bytes

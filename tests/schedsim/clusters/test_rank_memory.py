@@ -8,6 +8,7 @@ from schedsim.clusters import (
     Architecture,
     AttentionSizes,
     Degrees,
+    Libraries,
     Training,
     get_architecture,
     get_fabric,
@@ -156,7 +157,12 @@ def test_wide_norms_keep_what_pytorch_keeps():
     """In use by four layers of Llama 2 7B, eager, on the dry CUDA device: the last norm counts."""
     four = replace(get_architecture("llama2-7b"), num_layers=4)
     training = Training(
-        seq=2048, batch=8, recompute="full", wide_norm=True, wide_logits=True, held_logits=True
+        seq=2048,
+        batch=8,
+        recompute="full",
+        wide_logits=True,
+        held_logits=True,
+        libraries=Libraries(wide_norm=True),
     )
     found = rank_memory(four, Degrees(fsdp=8), training, FABRIC)
     assert found.peak_bytes == pytest.approx(12006604288, rel=0.003)
@@ -169,10 +175,9 @@ def test_packed_gradients_lie_apart_in_early_pytorch(apart, reserved):
         seq=2048,
         batch=8,
         recompute="full",
-        wide_norm=True,
         wide_logits=True,
         held_logits=True,
-        packed_apart=apart,
+        libraries=Libraries(wide_norm=True, packed_apart=apart),
     )
     found = rank_memory(get_architecture("llama2-7b"), Degrees(fsdp=8), training, FABRIC)
     assert found.peak_bytes / 2**30 == pytest.approx(22.70, rel=0.005)

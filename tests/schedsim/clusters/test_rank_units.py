@@ -1,6 +1,6 @@
 """Gathers and reductions of units of parameters."""
 
-from schedsim.clusters import Degrees, Training, get_architecture, get_fabric
+from schedsim.clusters import Degrees, Libraries, Training, get_architecture, get_fabric
 from schedsim.clusters.rank_memory import rank_actions
 from schedsim.clusters.rank_step import RankStep
 from schedsim.clusters.stages import rank_stages, split_stages
@@ -63,6 +63,6 @@ def test_copies_of_a_group_reduce_over_both():
 def test_packed_gradients_are_held_for_the_next_or_freed_with_their_reduction():
     """In PyTorch up to 2.4 nothing waits with the buffer."""
     for apart in (False, True):
-        step = written(Degrees(fsdp=8), Training(seq=512, packed_apart=apart))
+        step = written(Degrees(fsdp=8), Training(seq=512, libraries=Libraries(packed_apart=apart)))
         last = {read: op.name for op in step.ops for read in op.reads if read.startswith("RS ")}
         assert last["RS 3 0"] == ("reduce 3 0" if apart else "free RS 3 0")
