@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from .ways.chunk import read_chunks
 
 LEVELS = ("auto", "op", "block")
 COSTS = ("measured", "operations")
+_PLACE = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class Settings:
             "check",
             "compile",
         )
-        return tuple((name, repr(getattr(self, name))) for name in names)
+        # A function lies elsewhere in each process.
+        rows = ((name, repr(getattr(self, name))) for name in names)
+        return tuple((name, _PLACE.sub("", words)) for name, words in rows)
 
     def __post_init__(self) -> None:
         read_check(self.check)

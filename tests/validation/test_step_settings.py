@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 
 import pytest
 
@@ -47,3 +48,19 @@ def test_what_all_ranks_must_have_alike_is_told_by_name():
     alike = dict(Settings("90%", level="op", options={"effort": 2.0}).alike())
     assert alike.keys() < names - {"budget", "ranks", "extra_bytes"}
     assert (alike["level"], alike["options"]) == ("'op'", "{'effort': 2.0}")
+
+
+def test_a_planner_of_ones_own_is_the_same_on_ranks_where_it_lies_elsewhere():
+    """Each process has made it anew; what it is called with counts."""
+
+    def made():
+        def planner(workload, budget_bytes):
+            raise AssertionError
+
+        return planner
+
+    one, other = (Settings("90%", planner=made()).alike() for _ in range(2))
+    assert one == other
+    assert "planner" in dict(one)["planner"]
+    bound = [Settings("90%", planner=partial(made(), seed=seed)).alike() for seed in (1, 1, 2)]
+    assert bound[0] == bound[1] != bound[2]

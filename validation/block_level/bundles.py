@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..torch_private.async_results import arrived
 from ..torch_private.pytrees import tree_flatten, tree_map_only
 from ..torch_private.storage_refs import (
     StorageWeakRef,
@@ -173,5 +174,9 @@ def leaves_of(tree: Any) -> list[Any]:
 
 
 def detached(tree: Any) -> Any:
-    """The tree with its tensors detached from autograd."""
-    return tree.detach() if isinstance(tree, Tensor) else tree_map_only(Tensor, Tensor.detach, tree)
+    """The tree with its tensors detached from autograd; results of messages have come."""
+    return _detached(tree) if isinstance(tree, Tensor) else tree_map_only(Tensor, _detached, tree)
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    return arrived(tensor.detach())
