@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -19,8 +17,8 @@ def arrived(tensor: Tensor) -> Tensor:
         return tensor
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-    share: Any = share_of(tensor)
+    share = share_of(tensor)
     if not isinstance(share, AsyncCollectiveTensor):
         return tensor
-    content: Tensor = share.trigger_wait()
+    content: Tensor = share.trigger_wait()  # type: ignore[no-untyped-call]  # torch's
     return content if share is tensor else spread_as(tensor)(content)
