@@ -69,6 +69,11 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
     late does not count in the next record: `functions` must free nothing that they did not
     allocate.
 
+    Raises
+    ------
+    SchedsimError
+        Another record began while one of `functions` ran, or a profiler is on.
+
     Examples
     --------
     >>> import torch
@@ -85,6 +90,7 @@ def allocator_record(*functions: Callable[[], Any]) -> list[tuple[list[int], Any
             results.append(function())
     finally:
         phases = record.stop()
+    record.check_whole()
     alive: dict[int, int] = {}
     changes = []
     for phase in phases:
@@ -101,6 +107,7 @@ def allocations(run: Callable[[], Any]) -> list[int]:
         run()
     finally:
         phases = record.stop()
+    record.check_whole()
     return [change for phase in phases for _, change in phase]
 
 
@@ -159,6 +166,15 @@ class AllocatorRecord:
         """Begin the next phase."""
         with record_function(_PHASE):
             pass
+
+    def check_whole(self) -> None:
+        """Raise `SchedsimError` if another record has ended this one."""
+        if self._is_cut:
+            raise SchedsimError(
+                "ops were measured meanwhile, as for a plan that was made, and a process has one "
+                "record of its memory",
+                hint="measure later steps: run the loop once, and then under the meter",
+            )
 
     def stop(self) -> list[list[tuple[int, int]]]:
         """(address, change of bytes) in order, for each phase; nothing if another record began."""

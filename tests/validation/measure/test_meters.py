@@ -13,8 +13,11 @@ from schedsim.validation.measure import (  # noqa: E402
     cuda_peak,
     library_workspace_bytes,
 )
+from schedsim.validation.measure.allocator import allocations  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from small_models import SMALL  # noqa: E402
+
+from schedsim.errors import SchedsimError  # noqa: E402
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -49,6 +52,20 @@ def test_a_meter_reads_several_phases(meter):
     )
     assert (first.peak_bytes, first.end_bytes) == pytest.approx((8000, 4000), abs=16)
     assert (second.peak_bytes, second.end_bytes) == pytest.approx((8000, 4000), abs=16)
+
+
+def test_a_reading_that_another_record_has_ended_is_refused():
+    """As around a loop in which a plan is made: its ops are measured; half a peak is none."""
+
+    def measures_ops():
+        torch.zeros(1000)
+        allocations(lambda: torch.ones(10))
+
+    with pytest.raises(SchedsimError, match="ops were measured meanwhile") as error:
+        AllocatorMeter().read(measures_ops)
+    assert "run the loop once" in error.value.hint
+    [again] = AllocatorMeter().read(lambda: torch.zeros(1000) + 1)
+    assert again.peak_bytes == pytest.approx(8000, abs=16)
 
 
 @pytest.mark.gpu
