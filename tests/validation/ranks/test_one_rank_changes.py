@@ -155,7 +155,7 @@ def _full(gradient):
 CHANGES = ["attribute", "hook", "forward", "shape", "value", "eval", "autocast"]
 
 
-SOON = mock.patch("schedsim.validation.ranks.ranks.MEETING_S", 1.0)
+SOON = mock.patch("schedsim.validation.ranks.channel.MEETING_S", 1.0)
 
 
 @SOON
