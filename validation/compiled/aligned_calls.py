@@ -28,7 +28,7 @@ class AlignedCalls:
 
     def __init__(self, make: Callable[[tuple[int, ...]], Code], positions: Sequence[int]) -> None:
         self._make, self._positions = make, tuple(positions)
-        self._code = {(): make(())}
+        self._code: dict[tuple[int, ...], Code] = {(): make(())}
 
     def __call__(self, tensors: list[Any]) -> Sequence[Any]:
         apart = tuple(

@@ -96,16 +96,17 @@ def own_settings() -> Iterator[None]:
     """Inductor's settings for our own graphs, as they were afterwards."""
     from torch._inductor import config
 
-    with config.patch(
-        reorder_for_peak_memory=False,
-        reorder_for_locality=False,
+    settings = {
+        "reorder_for_peak_memory": False,
+        "reorder_for_locality": False,
         # Checked once when the group is made; in each call it would cost as much as the launch.
-        size_asserts=False,
-        alignment_asserts=False,
+        "size_asserts": False,
+        "alignment_asserts": False,
         # A graph of CUDA has a pool of memory of its own, which no plan counts.
-        **{"triton.cudagraphs": False},
-        assume_aligned_inputs=False,
-    ):
+        "triton.cudagraphs": False,
+        "assume_aligned_inputs": False,
+    }
+    with config.patch(settings):
         yield
 
 
