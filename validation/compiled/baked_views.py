@@ -46,6 +46,21 @@ def bake_views(program: Program) -> Program:
     return baked
 
 
+def view_offsets(program: Program) -> dict[int, int]:
+    """Views -> where they begin in the tensors that they are taken from, in entries, as traced.
+
+    Views of views count from the first; those whose offset is not known are left out.
+    """
+    found: dict[int, int] = {}
+    for call in program.calls:
+        sources = list(dict.fromkeys(refs((call.args, call.kwargs)))) if call.is_view else []
+        if len(sources) == 1:
+            base = found.get(sources[0], 0)
+            rows = _looked_at(program, call, sources[0]).items()
+            found.update((v, base + offset) for v, offset in rows)
+    return found
+
+
 def _take_once(baked: Program, offsets: dict[int, tuple[int, int]]) -> None:
     """Let calls that read equal views of one root read the same one."""
     first: dict[object, int] = {}

@@ -23,6 +23,7 @@ from .fuse import fused, fused_without
 from .group import CompileWarning as CompileWarning
 from .group import FusedGroup, Groups, OverwritingGroup, reason
 from .joining import JoinedRuns, join_runs
+from .trial_runs import try_on_device
 from .zero_gradients import keeps_layouts
 
 _MEASURING_S = 0.01
@@ -166,7 +167,9 @@ def _compiled(program: Program, groups: Groups) -> Program:
         replace(call, takes_over=-1, overwriting=None) if _writes_over_nothing(call) else call
         for call in program.calls
     ]
-    return replace(program, calls=calls)
+    found = replace(program, calls=calls)
+    try_on_device(found, groups.tried)
+    return found
 
 
 def _writes_over_nothing(call: Call) -> bool:

@@ -29,6 +29,7 @@ from ..torch_private.op_modes import OpOverload, schema_of
 from ..torch_private.storage_refs import storage_key
 from .constant_scatter import scatters_as_loops
 from .fusible import HEAVY, fusible_target
+from .small_draws import keep_small_draws
 
 aten = torch.ops.aten
 _DRAWS = {aten.rand.default: "rand", aten.randn.default: "randn", aten.randint.low: "randint"}
@@ -87,6 +88,7 @@ class _Decomposer:
         for value in new.values:
             value.storage = self._storage(value.storage)
         order_draws(new)
+        keep_small_draws(new)
         return new
 
     def _draws_as_eager(self, call: Call) -> bool:

@@ -14,8 +14,10 @@ import torch
 from ..capture.program import Call, Program, Ref, Value, map_refs, refs
 from ..torch_private import inductor_calls as inductor
 from ..torch_private.fake_tensors import fake_mode
+from .aligned_calls import AlignedCalls
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+Trial = tuple[str, tuple[int, ...]]
 
 
 class CompileWarning(UserWarning):
@@ -97,13 +99,15 @@ class FusedGroup:
 
     def compiled_as(self, function: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
         """`function` of the group's arguments, compiled for their layouts."""
-        mode = fake_mode()
-        with mode:
-            examples = [
-                torch.empty_strided(shape, stride, dtype=dtype, device=device)
-                for shape, stride, dtype, device in self.inputs
-            ]
-        return inductor.compile_function(function, examples, mode)
+
+        def code(apart: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+            mode = fake_mode()
+            with mode, torch.no_grad():
+                examples = [_example(row, i in apart) for i, row in enumerate(self.inputs)]
+            return inductor.compile_function(function, examples, mode)
+
+        on_cuda = [i for i, layout in enumerate(self.inputs) if layout[3].type == "cuda"]
+        return AlignedCalls(code, on_cuda) if on_cuda else code(())
 
     def uncompiled(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         """The outputs of the group, computed op by op."""
@@ -172,10 +176,19 @@ def _begun(compile_it: Callable[[], Any], inputs: Sequence[Layout]) -> list[Call
 
 
 class Groups:
-    """Makes groups, one for each distinct piece of code."""
+    """Makes groups, one for each distinct piece of code.
+
+    Attributes
+    ----------
+    known
+        The groups, by key.
+    tried
+        Code that has run on the device, before any step: its name, and where its arguments lay.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, FusedGroup] = {}
+        self.tried: set[Trial] = set()
         self._some = False  # whether inductor has compiled any
 
     def compile(self) -> None:
@@ -349,6 +362,16 @@ def _renumbered(call: Call, numbers: dict[int, int]) -> Call:
 
 _LOCAL = 1 << 20
 """Numbers of values made in a joined group begin here; numbers of its inputs begin at 0."""
+
+
+def _example(layout: Layout, is_apart: bool) -> torch.Tensor:
+    """A tensor of `layout`; one that begins behind the first entry of its storage if `is_apart`."""
+    shape, stride, dtype, device = layout
+    made = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    if not is_apart:
+        return made
+    entries = made.untyped_storage().nbytes() // dtype.itemsize
+    return torch.empty(entries + 1, dtype=dtype, device=device).as_strided(shape, stride, 1)
 
 
 def _layout(value: Value) -> Layout:

@@ -14,6 +14,11 @@ from .traced_part import TracedPart
 
 T = TypeVar("T")
 
+_OF_SEVERAL_RANKS = (
+    "steps of several ranks have no small groups of ops: compile=False may need less, and so may "
+    "the whole step, rematerialize(model, inputs, budget, loss, compile=True)"
+)
+
 
 class SmallGroups:
     """Puts parts in small groups in the place of parts in large ones, which are quicker.
@@ -51,12 +56,17 @@ class SmallGroups:
         ------
         InfeasibleBudgetError
             Nothing fits; of both errors, the one that names less. The parts are left as they were
-            for it.
+            for it. Several ranks have no small groups, which the hint says.
         """
         try:
             return plan()
         except InfeasibleBudgetError as error:
-            made = self._make_small(dict.fromkeys(indices))
+            indices = list(dict.fromkeys(indices))
+            if _num_ranks() > 1:  # gradients come in one order on all ranks
+                if any(self._parts[index].session.options.compile for index in indices):
+                    error.hint = "; ".join(filter(None, (error.hint, _OF_SEVERAL_RANKS)))
+                raise
+            made = self._make_small(indices)
             if not made:
                 raise
             try:
@@ -68,8 +78,6 @@ class SmallGroups:
                 raise (other if least else error) from None
 
     def _make_small(self, indices: Iterable[int]) -> list[int]:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return []  # gradients come in one order on all ranks
         made = []
         for index in indices:
             large = self._parts[index]
@@ -103,6 +111,12 @@ class SmallGroups:
         finally:
             for index, part in small.items():
                 self._parts[index] = part
+
+
+def _num_ranks() -> int:
+    distributed = torch.distributed
+    there = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if there else 1
 
 
 def _least(error: InfeasibleBudgetError) -> float:

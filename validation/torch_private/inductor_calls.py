@@ -96,26 +96,35 @@ def own_settings() -> Iterator[None]:
     """Inductor's settings for our own graphs, as they were afterwards."""
     from torch._inductor import config
 
-    with config.patch(
-        reorder_for_peak_memory=False,
-        reorder_for_locality=False,
+    settings = {
+        "reorder_for_peak_memory": False,
+        "reorder_for_locality": False,
         # Checked once when the group is made; in each call it would cost as much as the launch.
-        size_asserts=False,
-        alignment_asserts=False,
-    ):
+        "size_asserts": False,
+        "alignment_asserts": False,
+        # A graph of CUDA has a pool of memory of its own, which no plan counts.
+        "triton.cudagraphs": False,
+        "assume_aligned_inputs": False,
+    }
+    with config.patch(settings):
         yield
 
 
 def compile_function(
     function: Callable[..., Any], examples: Sequence[torch.Tensor], mode: FakeTensorMode
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """Inductor's code for `function` of flat tensors; it takes its arguments in one list."""
+    """Inductor's code for `function` of flat tensors; it takes its arguments in one list.
+
+    On CUDA the arguments of each call must be aligned as `examples` are: the code neither checks
+    that nor copies one that is not.
+    """
     from torch._inductor.compile_fx import compile_fx_inner
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with own_settings(), mode, torch.no_grad():
         made = make_fx(function, decomposition_table=decompositions())(*examples)
-        compiled: Any = compile_fx_inner(made, list(examples))
+        fixed = tuple(range(len(examples)))  # as parameters, whose addresses inductor trusts
+        compiled: Any = compile_fx_inner(made, list(examples), static_input_idxs=fixed)
     # Without the bookkeeping of a whole compiled step around it.
     found: Callable[[list[Any]], Sequence[Any]] = getattr(compiled, "current_callable", compiled)
     return found

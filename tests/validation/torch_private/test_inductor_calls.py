@@ -43,6 +43,17 @@ def test_seeds_are_those_that_compiled_code_draws():
     assert one.tolist() != two.tolist()
 
 
+def test_settings_under_which_code_takes_uncounted_memory_are_not_ours():
+    """Graphs of CUDA have a pool of memory; arguments that are taken to be aligned are copied."""
+    from torch._inductor import config
+
+    with config.patch({"triton.cudagraphs": True, "assume_aligned_inputs": True}):
+        with inductor.own_settings():
+            assert not config.triton.cudagraphs
+            assert not config.assume_aligned_inputs
+        assert config.triton.cudagraphs
+
+
 def test_kernels_are_waited_for_later_by_this_thread_alone(monkeypatch):
     waited: list[str] = []
     monkeypatch.setattr(AsyncCompile, "wait", lambda self, scope: waited.append(scope["name"]))
