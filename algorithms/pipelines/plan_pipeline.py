@@ -230,7 +230,8 @@ def plan_pipeline(
         most = memory_bound(fronts, pipeline, facts.order, budget_bytes)
         if run is not None and most < run.makespan_s:
             most = max(most, turns_bound(fronts, pipeline, facts.order, budget_bytes))
-        if most > bound * (1 + OPTIMALITY_TOLERANCE):
+        # It is infinite where nothing fits, which the status says.
+        if bound * (1 + OPTIMALITY_TOLERANCE) < most < np.inf:
             bound, scope = most, PERSISTENT_IN_PARTITION
     if run is not None:
         least = min(least, run.peak_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -271,3 +272,12 @@ def test_mixed_micro_batches_are_never_slower_with_more_memory():
     times = [plan_pipeline(pipeline, b, order="gpipe").makespan_s for b in range(140, 152)]
     assert times == sorted(times, reverse=True)
     assert times[7] == 95.0
+
+
+@pytest.mark.parametrize(("seed", "budget"), [(27, 54), (36, 35)])
+def test_a_bound_is_a_number_where_nothing_fits(seed, budget):
+    """Each stage fits alone, but not with the micro-batches in flight: infinity is no JSON."""
+    pipeline = make_pipeline(random_chain(np.random.default_rng(seed), 4), 2, 4)
+    plan = plan_pipeline(pipeline, budget)
+    assert plan.status == "infeasible"
+    assert json.loads(json.dumps(plan.to_dict(), allow_nan=False))["lower_bound_s"] > 0
