@@ -33,11 +33,12 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ..graphs._cut_table import CutTable
-from ..graphs._milp import Milp, NodeWork, milp_work
+from ..graphs._milp import Answer, Milp, NodeWork, milp_work
 from ..graphs._scaling import byte_units
+from ._crowded_ops import crowded_ops
 from ._deadlines import add_deadlines
 from ._timeline import LinkedGraph
-from ._window_model import CopiesWhole, window_milp
+from ._window_model import CopiesWhole, WindowProgram, window_program
 
 # Solvers meet rows to 1e-6; the step lasts this many units, beside which 1e-6 is small.
 _UNITS = 1e4
@@ -50,11 +51,9 @@ BOUND_TOLERANCE, _FASTER = 1.2 * _SAFE_UNITS / _UNITS, 5e-10
 # Cuts of one program with windows, beside the loss: the ops that leave least of the budget. It is
 # worth its work where one of them leaves less than that share.
 _NUM_TIGHT, _TIGHT_SHARE = 6, 0.3
-# Of a program that is not of the tightest ops alone: most cuts, and work by its non-zeros.
-_NUM_WIDE, _WIDE_FIRST, _WIDE_NODE = 12, 5e-5, 6e-7
 _WINDOWS: tuple[CopiesWhole, ...] = ("shares", "windows", "whole")
-# Work of such a program by its non-zeros: its first node, and any other.
-_WINDOWS_FIRST, _WINDOWS_NODE = 1e-5, 6e-8
+# Work of such a program by its non-zeros: its first node, and any other; and of one that grows.
+_WINDOWS_WORK, _GROWING_WORK = (1e-5, 6e-8), (1e-4, 1e-6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +98,55 @@ def copy_bound(
 
 
 def windows_bound(
+    graph: Graph, linked: LinkedGraph, budget_bytes: int, known: CopyBound, *, effort: Effort
+) -> CopyBound:
+    """`known`, or the bound of several cuts in one program, if that is higher.
+
+    The cuts are at the loss and at the ops that leave least room, if these leave little.
+    """
+    table = CutTable(graph, budget_bytes, "fixed")
+    ops = _tightest(graph, table)
+    for copies in _WINDOWS if ops else ():
+        if effort.is_over() or graph.store_all_s == 0 or math.isinf(known.bound_s):
+            break
+        program = window_program(graph, linked, table, ops, graph.store_all_s / _UNITS, copies)
+        known, _ = _solved(graph, table, ops, program, effort, known, _WINDOWS_WORK)
+    return CopyBound(_rounded_up(graph, linked, known.bound_s), known.op)
+
+
+def growing_bound(
     graph: Graph,
     linked: LinkedGraph,
     budget_bytes: int,
     known: CopyBound,
     *,
     effort: Effort,
-    wide: bool = False,
+    below_s: float = math.inf,
 ) -> CopyBound:
-    """`known`, or the bound of several cuts in one program, if that is higher.
+    """`known`, or the bound of more and more cuts in one program, if that is higher.
 
-    The cuts are at the loss and at the ops that leave least room, if these leave little; with
-    `wide` at ops at which store-all does not fit, spread out.
+    The first cut is that of `known`; the next are at the ops that the answer has no room for, until
+    there is none, or the next program takes more than the effort. Where no schedule takes less than
+    `below_s`, less a share of 5e-10, the bound is that.
     """
     table = CutTable(graph, budget_bytes, "fixed")
-    if math.isinf(known.bound_s):
+    unit_s, least_s = graph.store_all_s / _UNITS, below_s * (1 - _FASTER)
+    if not known.op or unit_s == 0 or known.bound_s >= least_s:
         return known
-    if wide:
-        ops = _over_budget(graph, budget_bytes)
-        ways, work = _WINDOWS[-1:], (_WIDE_FIRST, _WIDE_NODE)
-    else:
-        ops, ways, work = _tightest(graph, table), _WINDOWS, (_WINDOWS_FIRST, _WINDOWS_NODE)
-    for copies in ways if ops else ():
-        known = _one_windows_bound(graph, linked, table, ops, effort, known, copies, work)
+    ops = [graph.op_index(known.op)]
+    while not effort.is_over():
+        program = window_program(graph, linked, table, ops, unit_s)
+        if program is not None and math.isfinite(least_s):
+            program.shorter_than(least_s / unit_s)
+        known, answer = _solved(graph, table, ops, program, effort, known, _GROWING_WORK)
+        if answer is None or program is None:
+            break
+        if answer.infeasible and math.isfinite(least_s):
+            return CopyBound(least_s, known.op)
+        more = [] if answer.x is None else crowded_ops(program, answer.x)
+        if not set(more) - set(ops):
+            break
+        ops = sorted({*ops, *more})
     return CopyBound(_rounded_up(graph, linked, known.bound_s), known.op)
 
 
@@ -156,40 +181,32 @@ def _tightest(graph: Graph, table: CutTable) -> list[int]:
     return sorted({*np.flatnonzero(graph.arrays.op_phase > 0)[:1].tolist(), *tight})
 
 
-def _over_budget(graph: Graph, budget_bytes: int) -> list[int]:
-    memory = simulate(graph, Schedule.store_all(graph)).memory_bytes
-    over = np.flatnonzero(memory > budget_bytes)
-    if over.size > _NUM_WIDE:
-        over = over[np.linspace(0, over.size - 1, _NUM_WIDE).round().astype(int)]
-    return [int(op) for op in over]
-
-
-def _one_windows_bound(
+def _solved(
     graph: Graph,
-    linked: LinkedGraph,
     table: CutTable,
     ops: Sequence[int],
+    program: WindowProgram | None,
     effort: Effort,
     known: CopyBound,
-    copies: CopiesWhole,
     work: tuple[float, float],
-) -> CopyBound:
-    """`known`, or the bound of the windows between `ops`, if that is higher."""
-    unit_s = graph.store_all_s / _UNITS
-    if effort.is_over() or unit_s == 0 or math.isinf(known.bound_s):
-        return known
+) -> tuple[CopyBound, Answer | None]:
+    """`known`, or the bound of the program of cuts at `ops`, if that is higher; and its answer.
+
+    There is no answer where the first node takes more than the effort.
+    """
     tightest = graph.op_names[min(ops, key=lambda op: int(table.rooms_bytes[op]))]
-    milp = window_milp(graph, linked, table, ops, unit_s, copies)
-    if milp is None:
-        return CopyBound(math.inf, tightest)
-    nodes = NodeWork(work[0] * milp.num_nonzeros, work[1] * milp.num_nonzeros)
+    if program is None:
+        return CopyBound(math.inf, tightest), None
+    num = program.milp.num_nonzeros
+    nodes = NodeWork(work[0] * num, work[1] * num)
     if effort.counted and nodes.first > effort.left:
-        return known
-    answer = milp.solve(effort, nodes=nodes)
-    if answer.bound is None:
-        return known
-    bound_s = (answer.bound - _SAFE_UNITS) * unit_s
-    return CopyBound(bound_s, tightest) if bound_s > known.bound_s else known
+        return known, None
+    answer = program.milp.solve(effort, nodes=nodes)
+    if answer.bound is not None and not answer.infeasible:
+        bound_s = (answer.bound - _SAFE_UNITS) * graph.store_all_s / _UNITS
+        if bound_s > known.bound_s:
+            known = CopyBound(bound_s, tightest)
+    return known, answer
 
 
 def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:

@@ -23,7 +23,7 @@ from ..graphs._milp import milp_work
 from ..graphs._scaling import byte_units
 from ..graphs._staged_model import num_variables
 from ..store_all import store_all
-from ._bound import CopyBound, confirmed, copy_bound, windows_bound
+from ._bound import CopyBound, confirmed, copy_bound, growing_bound
 from ._linked_graph import link_graph, schedule_tokens, token_names
 from ._offload_search import OffloadSearch, load_kernels
 from ._paging_model import build_paging_model
@@ -32,7 +32,7 @@ from .offload import CONFIRM_WORK, enough_s, offload
 # Beyond this HiGHS finds nothing within minutes; a model with paging has some five times as many.
 MAX_VARIABLES = 60_000
 _WORK = 30.0
-_BOUND_SHARE, _START_SHARE, _WIDE_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.3, 0.3, 0.02, 0.3
+_BOUND_SHARE, _START_SHARE, _CUTS_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.3, 0.5, 0.02, 0.3
 # HiGHS keeps its time limit up to a first node that takes so many times as long; beyond that, the
 # steps between its looks at the clock are too long.
 _CLOCK_LOOKS = 500.0
@@ -149,8 +149,10 @@ def poet(
         if first.bound_scope == COPIES_IN_ORDER and first.lower_bound_s > bound.bound_s:
             bound = CopyBound(first.lower_bound_s, first.search.bound_op)
     if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
-        with effort.part(_WIDE_SHARE) as part:
-            bound = windows_bound(graph, linked, budget_bytes, bound, effort=part, wide=True)
+        with effort.part(_CUTS_SHARE) as part:
+            bound = growing_bound(
+                graph, linked, budget_bytes, bound, effort=part, below_s=best_s
+            )
     if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
         enough = enough_s(graph, bound, 0.0)
         found, told = _solve(

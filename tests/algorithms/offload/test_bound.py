@@ -18,6 +18,7 @@ from schedsim.algorithms.offload._bound import (
     _cut_bound_s,
     confirmed,
     copy_bound,
+    growing_bound,
     windows_bound,
 )
 from schedsim.algorithms.offload._linked_graph import link_graph
@@ -30,11 +31,12 @@ from schedsim.plans.links import Link
 from schedsim.plans.offloading import Offloading
 
 
-def bounded(graph: Graph, budget: int, offloading: Offloading, *, wide: bool = False):
+def bounded(graph: Graph, budget: int, offloading: Offloading, *, growing: bool = False):
     """The bound of single cuts, then of several, as the planner asks for them."""
     linked = link_graph(graph, budget, offloading)
     single = copy_bound(graph, linked, budget, effort=Effort(20.0))
-    return windows_bound(graph, linked, budget, single, effort=Effort(20.0), wide=wide)
+    several = growing_bound if growing else windows_bound
+    return several(graph, linked, budget, single, effort=Effort(20.0))
 
 
 @settings(max_examples=examples(15), deadline=None)
@@ -53,8 +55,8 @@ def test_no_way_in_time_is_faster(seed, is_chain):
     best = least_time_s(graph, budget, offloading, max_states=4000)
     if best is None:
         return
-    wide = bool(rng.integers(2))
-    assert graph.store_all_s <= bounded(graph, budget, offloading, wide=wide).bound_s <= best
+    growing = bool(rng.integers(2))
+    assert graph.store_all_s <= bounded(graph, budget, offloading, growing=growing).bound_s <= best
     linked, table = link_graph(graph, budget, offloading), CutTable(graph, budget, "fixed")
     for op in range(graph.num_ops):
         for integral in (False, True):
