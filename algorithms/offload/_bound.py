@@ -53,7 +53,7 @@ BOUND_TOLERANCE, _FASTER = 1.2 * _SAFE_UNITS / _UNITS, 5e-10
 _NUM_TIGHT, _TIGHT_SHARE = 6, 0.3
 _WINDOWS: tuple[CopiesWhole, ...] = ("shares", "windows", "whole")
 # Work of such a program by its non-zeros: its first node, and any other; and of one that grows.
-_WINDOWS_WORK, _GROWING_WORK = (1e-5, 6e-8), (1e-4, 1e-6)
+_WINDOWS_WORK, _GROWING_WORK = (1e-5, 6e-8), (7e-5, 7e-7)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from ._window_model import AtCut, Between, WindowProgram
 def crowded_ops(program: WindowProgram, x: Floats) -> list[int]:
     """Ops that the answer `x` has no room for, the worst of each window.
 
-    Where there is none, the op with too little room if all lay there that may lie there; none
-    where there is no such op.
+    Of the windows without, the op with least room if all lay there that may lie there, where that
+    does not fit.
     """
     sure: list[int] = []
     unsure: list[tuple[int, int]] = []
@@ -30,7 +30,7 @@ def crowded_ops(program: WindowProgram, x: Floats) -> list[int]:
             sure.append(surely[1])
         elif maybe[0] > 0:
             unsure.append(maybe)
-    return sorted(sure) if sure else [op for _, op in sorted(unsure)[-1:]]
+    return sorted([*sure, *(op for _, op in sorted(unsure)[-1:])])
 
 
 def _windows(
