@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,8 +33,9 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ..graphs._cut_table import CutTable
-from ..graphs._milp import Answer, Milp, NodeWork, milp_work
+from ..graphs._milp import Answer, Ints, Milp, NodeWork, milp_work
 from ..graphs._scaling import byte_units
+from ._answer_tokens import answer_tokens
 from ._crowded_ops import crowded_ops
 from ._deadlines import add_deadlines
 from ._timeline import LinkedGraph
@@ -64,11 +65,15 @@ class CopyBound:
     ----------
     bound_s : float
     op : str
-        The op of the cut; empty where only the store-all time is known.
+        The op of the cut, or of several that which leaves least room; empty where only the
+        store-all time is known.
+    cuts : tuple of int
+        The ops of several cuts in one growing program.
     """
 
     bound_s: float
     op: str = ""
+    cuts: tuple[int, ...] = ()
 
 
 def copy_bound(
@@ -122,12 +127,14 @@ def growing_bound(
     *,
     effort: Effort,
     below_s: float = math.inf,
+    starts: list[Ints] | None = None,
 ) -> CopyBound:
     """`known`, or the bound of more and more cuts in one program, if that is higher.
 
     The first cut is that of `known`; the next are at the ops that the answer has no room for, until
     there is none, or the next program takes more than the effort. Where no schedule takes less than
-    `below_s`, less a share of 5e-10, the bound is that.
+    `below_s`, less a share of 5e-10, the bound is that. `starts` takes up the answers as sequences
+    for a search.
     """
     table = CutTable(graph, budget_bytes, "fixed")
     unit_s, least_s = graph.store_all_s / _UNITS, below_s * (1 - _FASTER)
@@ -138,16 +145,23 @@ def growing_bound(
         program = window_program(graph, linked, table, ops, unit_s)
         if program is not None and math.isfinite(least_s):
             program.shorter_than(least_s / unit_s)
+        before = known
         known, answer = _solved(graph, table, ops, program, effort, known, _GROWING_WORK)
         if answer is None or program is None:
             break
         if answer.infeasible and math.isfinite(least_s):
             return CopyBound(least_s, known.op)
-        more = [] if answer.x is None else crowded_ops(program, answer.x)
+        if known is not before:
+            known = replace(known, cuts=tuple(ops))
+        if answer.x is None:
+            break
+        if starts is not None:
+            starts.append(answer_tokens(program, answer.x))
+        more = crowded_ops(program, answer.x)
         if not set(more) - set(ops):
             break
         ops = sorted({*ops, *more})
-    return CopyBound(_rounded_up(graph, linked, known.bound_s), known.op)
+    return replace(known, bound_s=_rounded_up(graph, linked, known.bound_s))
 
 
 def confirmed(
@@ -168,6 +182,15 @@ def confirmed(
         return bound
     table = CutTable(graph, budget_bytes, "fixed")
     least_s = makespan_s * (1 - _FASTER)
+    if bound.cuts:
+        unit_s = graph.store_all_s / _UNITS
+        program = window_program(graph, linked, table, bound.cuts, unit_s)
+        if program is not None:
+            program.shorter_than(least_s / unit_s)
+            _, answer = _solved(graph, table, bound.cuts, program, effort, bound, _GROWING_WORK)
+            if answer is not None and answer.infeasible:
+                return CopyBound(least_s, bound.op)
+        return bound
     op = graph.op_index(bound.op)
     whole = _cut_bound_s(graph, linked, table, op, effort, integral=True, below_s=least_s)
     return CopyBound(least_s, bound.op) if math.isinf(whole) else bound
@@ -204,7 +227,8 @@ def _solved(
     answer = program.milp.solve(effort, nodes=nodes)
     if answer.bound is not None and not answer.infeasible:
         bound_s = (answer.bound - _SAFE_UNITS) * graph.store_all_s / _UNITS
-        if bound_s > known.bound_s:
+        # The same cut says the same but for the tolerance, and is the one to ask again.
+        if bound_s > known.bound_s * (1 + BOUND_TOLERANCE):
             known = CopyBound(bound_s, tightest)
     return known, answer
 

@@ -188,9 +188,9 @@ def choose_gap(
 ) -> int:
     """The instance that is best offloaded at position `at`; -1 for none. O(tokens + reads).
 
-    A result is used at the end. The best instance has the longest time unused per time of copying; `taste` says how much it
-    counts that one copy covers the excess. ``scratch.before`` and ``scratch.after`` get the uses
-    around `at`, by instance.
+    A result is used at the end. The best instance has the longest time unused per time of copying;
+    `taste` says how much it counts that one copy covers the excess. ``scratch.before`` and
+    ``scratch.after`` get the uses around `at`, by instance.
     """
     before, after, noise = scratch.before, scratch.after, scratch.noise
     made = trace.made_by[num]

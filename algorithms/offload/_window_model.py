@@ -98,6 +98,9 @@ class WindowProgram:
         The moments at which the run of each cut starts and ends.
     windows : list of Between
         The window behind each cut.
+    outs : list of arrays
+        What is copied to the host before the first cut, during its run, in the window behind it,
+        and so on.
     """
 
     milp: Milp
@@ -106,6 +109,7 @@ class WindowProgram:
     starts: list[AtCut]
     ends: list[AtCut]
     windows: list[Between]
+    outs: list[Ints]
 
     def shorter_than(self, most: float) -> None:
         """Ask for a step of at most `most` units."""
@@ -136,7 +140,7 @@ def window_program(
     builder.end()
     moments = builder.moments
     return WindowProgram(
-        builder.milp, graph, table, moments[0::2], moments[1::2], builder.windows
+        builder.milp, graph, table, moments[0::2], moments[1::2], builder.windows, builder.outs
     )
 
 
@@ -276,9 +280,7 @@ class _WindowBuilder:
             [(int(length[0]), -1.0)],
         )
 
-    def _before_first_runs(
-        self, moment: AtCut, time: Between, first: int, following: int
-    ) -> None:
+    def _before_first_runs(self, moment: AtCut, time: Between, first: int, following: int) -> None:
         """Rule 10 for copies back, of the ops from `first` on in a window."""
         read_at = self.table.first_readers(first - 1)
         soon = moment.known & (read_at < following) & (self.arrays.tensor_bytes > 0)
@@ -294,9 +296,7 @@ class _WindowBuilder:
             [(int(time.length[0]), -1.0)],
         )
 
-    def _at(
-        self, following: int, known: Bools, given: Bools, charged: Bools, room: int
-    ) -> AtCut:
+    def _at(self, following: int, known: Bools, given: Bools, charged: Bools, room: int) -> AtCut:
         """A moment at which `given` is on the device, and `charged` must fit into `room` bytes."""
         hold = self.milp.variables(self.num_tensors, lb=given, ub=known, integral=True)
         here = self.milp.variables(self.num_tensors, lb=given, ub=known)

@@ -167,6 +167,7 @@ def run(arguments: Sequence[str]) -> int:
         )
 
 
+_BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})
 _FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL = "free some space, or write to another place"
 
@@ -223,7 +224,8 @@ def _one_line(text: str) -> str:
 
 
 def _fail(message: str, hint: str, code: int) -> int:
-    click.echo(f"error: {message}", err=True)
+    # What the user typed stands in messages, and may hold a line break.
+    click.echo(f"error: {message.translate(_BREAKS)}", err=True)
     if hint:
         click.echo(f"hint: {hint}", err=True)
     return code

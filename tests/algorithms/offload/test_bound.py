@@ -156,3 +156,35 @@ def test_a_schedule_that_meets_the_bound_is_confirmed():
     assert asked(optimum * (1 + 5e-9)) == cut
     assert asked(optimum * (1 + 1e-6)) == cut
     assert asked(cut.bound_s) == cut
+
+
+def test_a_schedule_that_meets_several_cuts_is_confirmed():
+    """Each cut alone says less than both; what both say is told from anything faster."""
+    graph, link = two_waits(), Link(1)
+    offloading = Offloading(link, link)
+    linked = link_graph(graph, 10, offloading)
+    best = least_time_s(graph, 10, offloading)
+    single = copy_bound(graph, linked, 10, effort=Effort(20.0))
+    assert single.bound_s < best
+    several = growing_bound(graph, linked, 10, single, effort=Effort(20.0))
+    assert several.bound_s == pytest.approx(best, abs=1e-3)
+    assert len(several.cuts) > 1
+    rough = replace(several, bound_s=best * (1 - 1e-7))
+    sure = confirmed(graph, linked, 10, rough, best, effort=Effort(20.0))
+    assert best * (1 - 1e-9) < sure.bound_s < best
+    late = confirmed(graph, linked, 10, rough, best * (1 + 1e-8), effort=Effort(20.0))
+    assert late == rough
+    met = growing_bound(graph, linked, 10, single, effort=Effort(20.0), below_s=best)
+    assert best * (1 - 1e-9) < met.bound_s < best
+
+
+def two_waits() -> Graph:
+    """A tensor in the way of two ops, read behind each, with no other time for its copies."""
+    ops = (
+        Op("x", time_s=1, writes={"x": 4}, once=True),
+        Op("one", time_s=1, workspace_bytes=9),
+        Op("use", time_s=1, reads=("x",)),
+        Op("two", time_s=1, workspace_bytes=9),
+        Op("loss", "loss", time_s=1, reads=("x",)),
+    )
+    return Graph("two waits", ops)

@@ -90,6 +90,14 @@ def test_a_closed_pipe_is_quiet():
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("arguments", [["--level", "\n"], ["--times", "a\r\nb"]])
+def test_a_line_break_that_was_typed_breaks_no_line(call, arguments):
+    """One error, one hint."""
+    code, _, err = call("plan", "--layers", "4", "--mem", "9GB", *arguments)
+    assert code == 2
+    assert re.fullmatch(r"error: .+\\n.*\nhint: .+\n", err)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["planners"], ["planners", "-o", "/dev/full"]])
 def test_a_full_disk_is_one_line(arguments):
@@ -108,7 +116,8 @@ def test_a_full_disk_is_one_line(arguments):
     where = "/dev/full" if "-o" in arguments else "standard output"
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: {where}: No space left on device\nhint: free some space, or write to another place\n"
+        f"error: {where}: No space left on device\n"
+        "hint: free some space, or write to another place\n"
     )
 
 
