@@ -11,6 +11,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from ..graphs._cut_table import Bools
 from ..graphs._milp import Floats, Ints
 from ._window_model import Between, WindowProgram
 
@@ -50,7 +51,7 @@ class _Sequence:
             self._copy_out(goes & (self.arrays.tensor_producer == op))
         self.tokens += before[following]
 
-    def _copy_out(self, goes: Ints) -> None:
+    def _copy_out(self, goes: Bools) -> None:
         self.tokens += (self.graph.num_ops + np.flatnonzero(goes)).tolist()
 
     def _before(

@@ -16,7 +16,8 @@ last whole. The bound of a cut is a mixed-integer linear
 program, or its relaxation; the bound of the step is the best over the cuts tried.
 
 Where some ops need nearly all of the budget, several cuts in one program say more: copies for which
-there is no room beside one op have little time before the next (``_window_model.py``).
+there is no room beside one op have little time before the next (``_window_model.py``). A program
+may also grow from one cut, by the ops that its answer has no room for (``_crowded_ops.py``).
 """
 
 from __future__ import annotations

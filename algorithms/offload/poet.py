@@ -85,7 +85,8 @@ def poet(
     -------
     Plan
         The plan. Its bound is over all schedules in this order with copies, whatever their stages:
-        that of `offload`, or that of several cuts of the step in one MILP. The status says
+        that of `offload`, or that of several cuts of the step in one MILP, to which the next cut is
+        added where the answer does not fit; answers are starts of the annealing. The status says
         ``optimal`` only where the engine's time meets it.
 
     Raises
