@@ -17,6 +17,7 @@ from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
 from tiers import slow_where
 
 import schedsim
+from schedsim import Chain
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.pipelines import Pipeline, StagePlan, make_order, make_pipeline, run_pipeline
 from schedsim.plans.links import Link
@@ -281,3 +282,24 @@ def test_a_bound_is_a_number_where_nothing_fits(seed, budget):
     plan = plan_pipeline(pipeline, budget)
     assert plan.status == "infeasible"
     assert json.loads(json.dumps(plan.to_dict(), allow_nan=False))["lower_bound_s"] > 0
+
+
+def test_stages_of_one_device_are_not_full_at_one_time():
+    """With two stages on the only device, 43 B were refused, though keeping all takes no more."""
+    chain = Chain.from_arrays(
+        "uneven",
+        3,
+        forward_s=[80, 4],
+        backward_s=[20, 7],
+        output_bytes=[8, 2],
+        saved_bytes=[28, 7],
+        forward_workspace_bytes=[3, 1],
+        backward_workspace_bytes=[1, 1],
+    )
+    pipeline = make_pipeline(chain, 1, 1, num_chunks=2)
+    actions = make_order("interleaved", 1, 1, 2)
+    every = [StagePlan(runs) for runs in plans(0, 1)]
+    runs = [run_pipeline(pipeline, actions, list(two)) for two in itertools.product(every, every)]
+    for budget in range(min(run.peak_bytes for run in runs), 60):
+        best = min(run.makespan_s for run in runs if run.peak_bytes <= budget)
+        assert plan_pipeline(pipeline, budget, order="interleaved").makespan_s == best
