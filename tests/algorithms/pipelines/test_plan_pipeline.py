@@ -303,3 +303,28 @@ def test_stages_of_one_device_are_not_full_at_one_time():
     for budget in range(min(run.peak_bytes for run in runs), 60):
         best = min(run.makespan_s for run in runs if run.peak_bytes <= budget)
         assert plan_pipeline(pipeline, budget, order="interleaved").makespan_s == best
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_an_output_that_is_sent_nowhere_is_held(num_devices):
+    """With `free_outputs`, to recompute the last stage was no choice: keeping it seemed free."""
+    chain = Chain.from_arrays(
+        "outputs",
+        2,
+        forward_s=[2, 1],
+        backward_s=[2, 5],
+        output_bytes=[3, 6],
+        saved_bytes=[3, 6],
+    )
+    order = "gpipe" if num_devices == 2 else "interleaved"
+    num_chunks = 3 - num_devices
+    pipeline = make_pipeline(chain, num_devices, 3, num_chunks=num_chunks, free_outputs=True)
+    actions = make_order(order, num_devices, 3, num_chunks)
+    every = [StagePlan(runs) for runs in plans(0, 1)]
+    runs = [run_pipeline(pipeline, actions, list(two)) for two in itertools.product(every, every)]
+    least = min(run.peak_bytes for run in runs)
+    for budget in range(least, max(run.peak_bytes for run in runs) + 1):
+        best = min(run.makespan_s for run in runs if run.peak_bytes <= budget)
+        plan = plan_pipeline(pipeline, budget, order=order, mix=False)
+        assert plan.makespan_s == best
+        assert plan.lower_bound_s <= best
