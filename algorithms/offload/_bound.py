@@ -16,14 +16,15 @@ last whole. The bound of a cut is a mixed-integer linear
 program, or its relaxation; the bound of the step is the best over the cuts tried.
 
 Where some ops need nearly all of the budget, several cuts in one program say more: copies for which
-there is no room beside one op have little time before the next (``_window_model.py``).
+there is no room beside one op have little time before the next (``_window_model.py``). A program
+may also grow from one cut, by the ops that its answer has no room for (``_crowded_ops.py``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,11 +34,13 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ..graphs._cut_table import CutTable
-from ..graphs._milp import Milp, NodeWork, milp_work
+from ..graphs._milp import Answer, Ints, Milp, NodeWork, milp_work
 from ..graphs._scaling import byte_units
+from ._answer_tokens import answer_tokens
+from ._crowded_ops import crowded_ops
 from ._deadlines import add_deadlines
 from ._timeline import LinkedGraph
-from ._window_model import CopiesWhole, window_milp
+from ._window_model import CopiesWhole, WindowProgram, window_program
 
 # Solvers meet rows to 1e-6; the step lasts this many units, beside which 1e-6 is small.
 _UNITS = 1e4
@@ -50,11 +53,9 @@ BOUND_TOLERANCE, _FASTER = 1.2 * _SAFE_UNITS / _UNITS, 5e-10
 # Cuts of one program with windows, beside the loss: the ops that leave least of the budget. It is
 # worth its work where one of them leaves less than that share.
 _NUM_TIGHT, _TIGHT_SHARE = 6, 0.3
-# Of a program that is not of the tightest ops alone: most cuts, and work by its non-zeros.
-_NUM_WIDE, _WIDE_FIRST, _WIDE_NODE = 12, 5e-5, 6e-7
 _WINDOWS: tuple[CopiesWhole, ...] = ("shares", "windows", "whole")
-# Work of such a program by its non-zeros: its first node, and any other.
-_WINDOWS_FIRST, _WINDOWS_NODE = 1e-5, 6e-8
+# Work of such a program by its non-zeros: its first node, and any other; and of one that grows.
+_WINDOWS_WORK, _GROWING_WORK = (1e-5, 6e-8), (7e-5, 7e-7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,15 @@ class CopyBound:
     ----------
     bound_s : float
     op : str
-        The op of the cut; empty where only the store-all time is known.
+        The op of the cut, or of several that which leaves least room; empty where only the
+        store-all time is known.
+    cuts : tuple of int
+        The ops of several cuts in one growing program.
     """
 
     bound_s: float
     op: str = ""
+    cuts: tuple[int, ...] = ()
 
 
 def copy_bound(
@@ -99,30 +104,65 @@ def copy_bound(
 
 
 def windows_bound(
+    graph: Graph, linked: LinkedGraph, budget_bytes: int, known: CopyBound, *, effort: Effort
+) -> CopyBound:
+    """`known`, or the bound of several cuts in one program, if that is higher.
+
+    The cuts are at the loss and at the ops that leave least room, if these leave little.
+    """
+    table = CutTable(graph, budget_bytes, "fixed")
+    ops = _tightest(graph, table)
+    for copies in _WINDOWS if ops else ():
+        if effort.is_over() or graph.store_all_s == 0 or math.isinf(known.bound_s):
+            break
+        program = window_program(graph, linked, table, ops, graph.store_all_s / _UNITS, copies)
+        known, _ = _solved(graph, table, ops, program, effort, known, _WINDOWS_WORK)
+    return CopyBound(_rounded_up(graph, linked, known.bound_s), known.op)
+
+
+def growing_bound(
     graph: Graph,
     linked: LinkedGraph,
     budget_bytes: int,
     known: CopyBound,
     *,
     effort: Effort,
-    wide: bool = False,
+    below_s: float = math.inf,
+    starts: list[Ints] | None = None,
 ) -> CopyBound:
-    """`known`, or the bound of several cuts in one program, if that is higher.
+    """`known`, or the bound of more and more cuts in one program, if that is higher.
 
-    The cuts are at the loss and at the ops that leave least room, if these leave little; with
-    `wide` at ops at which store-all does not fit, spread out.
+    The first cut is that of `known`; the next are at the ops that the answer has no room for, until
+    there is none, or the next program takes more than the effort. Where no schedule takes less than
+    `below_s`, less a share of 5e-10, the bound is that. `starts` takes up the answers as sequences
+    for a search.
     """
     table = CutTable(graph, budget_bytes, "fixed")
-    if math.isinf(known.bound_s):
+    unit_s, least_s = graph.store_all_s / _UNITS, below_s * (1 - _FASTER)
+    if not known.op or unit_s == 0 or known.bound_s >= least_s:
         return known
-    if wide:
-        ops = _over_budget(graph, budget_bytes)
-        ways, work = _WINDOWS[-1:], (_WIDE_FIRST, _WIDE_NODE)
-    else:
-        ops, ways, work = _tightest(graph, table), _WINDOWS, (_WINDOWS_FIRST, _WINDOWS_NODE)
-    for copies in ways if ops else ():
-        known = _one_windows_bound(graph, linked, table, ops, effort, known, copies, work)
-    return CopyBound(_rounded_up(graph, linked, known.bound_s), known.op)
+    ops = [graph.op_index(known.op)]
+    while not effort.is_over():
+        program = window_program(graph, linked, table, ops, unit_s)
+        if program is not None and math.isfinite(least_s):
+            program.shorter_than(least_s / unit_s)
+        before = known
+        known, answer = _solved(graph, table, ops, program, effort, known, _GROWING_WORK)
+        if answer is None or program is None:
+            break
+        if answer.infeasible and math.isfinite(least_s):
+            return CopyBound(least_s, known.op)
+        if known is not before:
+            known = replace(known, cuts=tuple(ops))
+        if answer.x is None:
+            break
+        if starts is not None:
+            starts.append(answer_tokens(program, answer.x))
+        more = crowded_ops(program, answer.x)
+        if not set(more) - set(ops):
+            break
+        ops = sorted({*ops, *more})
+    return replace(known, bound_s=_rounded_up(graph, linked, known.bound_s))
 
 
 def confirmed(
@@ -143,6 +183,15 @@ def confirmed(
         return bound
     table = CutTable(graph, budget_bytes, "fixed")
     least_s = makespan_s * (1 - _FASTER)
+    if bound.cuts:
+        unit_s = graph.store_all_s / _UNITS
+        program = window_program(graph, linked, table, bound.cuts, unit_s)
+        if program is not None:
+            program.shorter_than(least_s / unit_s)
+            _, answer = _solved(graph, table, bound.cuts, program, effort, bound, _GROWING_WORK)
+            if answer is not None and answer.infeasible:
+                return CopyBound(least_s, bound.op)
+        return bound
     op = graph.op_index(bound.op)
     whole = _cut_bound_s(graph, linked, table, op, effort, integral=True, below_s=least_s)
     return CopyBound(least_s, bound.op) if math.isinf(whole) else bound
@@ -156,40 +205,33 @@ def _tightest(graph: Graph, table: CutTable) -> list[int]:
     return sorted({*np.flatnonzero(graph.arrays.op_phase > 0)[:1].tolist(), *tight})
 
 
-def _over_budget(graph: Graph, budget_bytes: int) -> list[int]:
-    memory = simulate(graph, Schedule.store_all(graph)).memory_bytes
-    over = np.flatnonzero(memory > budget_bytes)
-    if over.size > _NUM_WIDE:
-        over = over[np.linspace(0, over.size - 1, _NUM_WIDE).round().astype(int)]
-    return [int(op) for op in over]
-
-
-def _one_windows_bound(
+def _solved(
     graph: Graph,
-    linked: LinkedGraph,
     table: CutTable,
     ops: Sequence[int],
+    program: WindowProgram | None,
     effort: Effort,
     known: CopyBound,
-    copies: CopiesWhole,
     work: tuple[float, float],
-) -> CopyBound:
-    """`known`, or the bound of the windows between `ops`, if that is higher."""
-    unit_s = graph.store_all_s / _UNITS
-    if effort.is_over() or unit_s == 0 or math.isinf(known.bound_s):
-        return known
+) -> tuple[CopyBound, Answer | None]:
+    """`known`, or the bound of the program of cuts at `ops`, if that is higher; and its answer.
+
+    There is no answer where the first node takes more than the effort.
+    """
     tightest = graph.op_names[min(ops, key=lambda op: int(table.rooms_bytes[op]))]
-    milp = window_milp(graph, linked, table, ops, unit_s, copies)
-    if milp is None:
-        return CopyBound(math.inf, tightest)
-    nodes = NodeWork(work[0] * milp.num_nonzeros, work[1] * milp.num_nonzeros)
+    if program is None:
+        return CopyBound(math.inf, tightest), None
+    num = program.milp.num_nonzeros
+    nodes = NodeWork(work[0] * num, work[1] * num)
     if effort.counted and nodes.first > effort.left:
-        return known
-    answer = milp.solve(effort, nodes=nodes)
-    if answer.bound is None:
-        return known
-    bound_s = (answer.bound - _SAFE_UNITS) * unit_s
-    return CopyBound(bound_s, tightest) if bound_s > known.bound_s else known
+        return known, None
+    answer = program.milp.solve(effort, nodes=nodes)
+    if answer.bound is not None and not answer.infeasible:
+        bound_s = (answer.bound - _SAFE_UNITS) * graph.store_all_s / _UNITS
+        # The same cut says the same but for the tolerance, and is the one to ask again.
+        if bound_s > known.bound_s * (1 + BOUND_TOLERANCE):
+            known = CopyBound(bound_s, tightest)
+    return known, answer
 
 
 def _ops_to_cut(graph: Graph, most: int) -> Sequence[int]:

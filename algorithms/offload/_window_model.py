@@ -30,6 +30,12 @@ These numbers keep the rules below, so that the least sum of lengths is a bound 
    and the run need their time one after the other.
 8. It comes back after that run, if it is there when the window ends; or its producer runs again,
    beside which there must be room for the output that the first of the two runs has made.
+9. What is not there at a moment, and is read later by a first run, was complete on the host by
+   then, or its producer runs again later. In a window, so too what a repeated run reads. In whole
+   numbers this follows from rules 2 to 4; with shares, half a tensor could else be copied out after
+   the moment, and back in place of the other half.
+10. Copies have less than a window: one of what a first run in it makes begins behind that run, and
+    one back of what a first run in it reads ends before that run (``_deadlines.py``).
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ from schedsim.dataflow.graph import Graph
 
 from ..graphs._cut_table import Bools, CutTable, Ints
 from ..graphs._milp import Milp
+from ._deadlines import add_deadlines
 from ._timeline import LinkedGraph
 
 CopiesWhole = Literal["shares", "windows", "whole"]
@@ -58,16 +65,22 @@ _WIDER = 1 + 1e-9
 
 
 @dataclass(frozen=True)
-class _AtCut:
-    """A moment of the step: the tensors that exist, and the columns of what is on the device."""
+class AtCut:
+    """A moment of the step: the tensors that exist, and the columns of what is on the device.
+
+    `following` is the next first run; times and windows that end before are counted.
+    """
 
     known: Bools
     here: Ints
     hold: Ints
+    following: int
+    num_times: int
+    num_windows: int
 
 
 @dataclass(frozen=True)
-class _Between:
+class Between:
     """The columns of what happens between two moments; -1 for an op that does not run again."""
 
     again: Ints
@@ -75,27 +88,60 @@ class _Between:
     length: Ints
 
 
-def window_milp(
+@dataclass(frozen=True)
+class WindowProgram:
+    """The MILP of some cuts, and where the columns of its moments and windows are.
+
+    Attributes
+    ----------
+    starts, ends : list of AtCut
+        The moments at which the run of each cut starts and ends.
+    windows : list of Between
+        The window behind each cut.
+    outs : list of arrays
+        What is copied to the host before the first cut, during its run, in the window behind it,
+        and so on.
+    """
+
+    milp: Milp
+    graph: Graph
+    table: CutTable
+    starts: list[AtCut]
+    ends: list[AtCut]
+    windows: list[Between]
+    outs: list[Ints]
+
+    def shorter_than(self, most: float) -> None:
+        """Ask for a step of at most `most` units."""
+        cost = np.concatenate(self.milp.columns["cost"])
+        columns = np.flatnonzero(cost)
+        self.milp.placed(1, (0, columns, cost[columns]), lb=-np.inf, ub=most)
+
+
+def window_program(
     graph: Graph,
     linked: LinkedGraph,
     table: CutTable,
     ops: Sequence[int],
     unit_s: float,
     copies: CopiesWhole = "whole",
-) -> Milp | None:
+) -> WindowProgram | None:
     """The MILP of cuts at `ops`, which must ascend; its cost is the step time in units of `unit_s`.
 
     ``None`` where an op alone does not fit. O(cuts (ops + tensors + reads)) variables and rows, and
     for rule 6, of few ops where memory is tight, O(ops * tensors) non-zeros a window.
     """
-    builder = _WindowBuilder(graph, linked, table, unit_s, copies)
     if any(table.rooms_bytes[op] < 0 for op in ops):
         return None
+    builder = _WindowBuilder(graph, linked, table, unit_s, copies)
     builder.begin(ops[0])
     for op, following in zip(ops, [*ops[1:], graph.num_ops], strict=True):
-        end = builder.cut(op)
-        builder.window(op, following, end)
-    return builder.milp
+        builder.window(op, following, builder.cut(op))
+    builder.end()
+    moments = builder.moments
+    return WindowProgram(
+        builder.milp, graph, table, moments[0::2], moments[1::2], builder.windows, builder.outs
+    )
 
 
 class _WindowBuilder:
@@ -119,20 +165,23 @@ class _WindowBuilder:
         self.turns = np.arange(graph.num_ops)
         self.milp = Milp()
         self.outs: list[Ints] = []
-        self.window_before: tuple[_AtCut, _Between] | None = None
+        self.window_before: tuple[AtCut, Between] | None = None
+        self.moments: list[AtCut] = []
+        self.windows: list[Between] = []
 
     def begin(self, op: int) -> None:
         """The time before the first cut."""
         length = self.milp.variables(1, lb=math.fsum(self.times[:op].tolist()), ub=np.inf, cost=1.0)
-        self._copies_out(self.producer < op, length)
+        out = self._copies_out(self.producer < op, length)
+        self._behind_first_runs(out, 0, op, length)
 
-    def cut(self, op: int) -> _AtCut:
+    def cut(self, op: int) -> AtCut:
         """The first run of `op`: its start, the time in between, and its end, which is returned."""
         milp, arrays, room = self.milp, self.arrays, int(self.table.rooms_bytes[op])
         own = np.zeros(self.num_tensors, dtype=np.bool_)
         own[self._reads(op)] = True
         known = self.producer < op
-        start = self._at(known, own, known & ~own, room)
+        start = self._at(op, known, own, known & ~own, room)
         if self.window_before is not None:
             before, passed = self.window_before
             self._carry(before, passed, start)
@@ -146,11 +195,11 @@ class _WindowBuilder:
         place = np.flatnonzero(known)
         milp.rows(place.size, (out[place], 1.0), (start.here[place], -1.0))
         self._host(time, place, self.copies == "whole")
-        end = self._at(known | made, solid, free, room)
+        end = self._at(op + 1, known | made, solid, free, room)
         self._carry(start, time, end)
         return end
 
-    def window(self, op: int, following: int, moment: _AtCut) -> None:
+    def window(self, op: int, following: int, moment: AtCut) -> None:
         """The time from `moment`, the end of the run of `op`, to the start of `following`."""
         milp, arrays = self.milp, self.arrays
         ran = self.turns <= op
@@ -189,9 +238,65 @@ class _WindowBuilder:
             (time.back[read], -1.0),
             (source[read], -1.0),
         )
+        self.milp.rows(
+            edges.size,
+            (time.again[reader], 1.0),
+            (moment.here[read], -1.0),
+            (source[read], -1.0),
+            *((earlier[read], -1.0) for earlier in self.outs[: moment.num_times]),
+        )
+        self._behind_first_runs(out, op + 1, following, length)
+        self._before_first_runs(moment, time, op + 1, following)
         self.window_before = moment, time
+        self.windows.append(time)
 
-    def _at(self, known: Bools, given: Bools, charged: Bools, room: int) -> _AtCut:
+    def end(self) -> None:
+        """Rule 9 at every moment, with what runs again in the windows behind it."""
+        for moment in self.moments:
+            needed = self.table.needed(self.turns >= moment.following)
+            place = np.flatnonzero(needed & moment.known)
+            self.milp.rows(
+                place.size,
+                (moment.here[place], 1.0),
+                *((out[place], 1.0) for out in self.outs[: moment.num_times]),
+                *((self._source(time)[place], 1.0) for time in self.windows[moment.num_windows :]),
+                lb=1.0,
+                ub=np.inf,
+            )
+
+    def _behind_first_runs(self, out: Ints, first: int, following: int, length: Ints) -> None:
+        """Rule 10 for copies to the host, of the ops from `first` on in a time."""
+        made = (self.producer >= first) & (self.producer < following)
+        made &= self.arrays.tensor_bytes > 0
+        times, place = self.times[first:following], np.flatnonzero(made)
+        left = np.zeros(times.size + 1)
+        left[2:] = np.cumsum(times[1:][::-1])
+        add_deadlines(
+            self.milp,
+            following - self.producer[place],
+            [(out[place], self.out_times[place])],
+            np.zeros(place.size),
+            left - times.sum(),
+            [(int(length[0]), -1.0)],
+        )
+
+    def _before_first_runs(self, moment: AtCut, time: Between, first: int, following: int) -> None:
+        """Rule 10 for copies back, of the ops from `first` on in a window."""
+        read_at = self.table.first_readers(first - 1)
+        soon = moment.known & (read_at < following) & (self.arrays.tensor_bytes > 0)
+        times, place = self.times[first:following], np.flatnonzero(soon)
+        until = np.concatenate([[0.0], np.cumsum(times)])
+        back = self.back_times[place]
+        add_deadlines(
+            self.milp,
+            read_at[place] - first,
+            [(moment.here[place], -back), (self._source(time)[place], -back)],
+            back,
+            until - times.sum(),
+            [(int(time.length[0]), -1.0)],
+        )
+
+    def _at(self, following: int, known: Bools, given: Bools, charged: Bools, room: int) -> AtCut:
         """A moment at which `given` is on the device, and `charged` must fit into `room` bytes."""
         hold = self.milp.variables(self.num_tensors, lb=given, ub=known, integral=True)
         here = self.milp.variables(self.num_tensors, lb=given, ub=known)
@@ -200,15 +305,17 @@ class _WindowBuilder:
         sizes = self.arrays.tensor_bytes[place] / self.byte_unit
         most = room / self.byte_unit * _WIDER
         self.milp.placed(1, (0, hold[place], sizes), lb=-np.inf, ub=most)
-        return _AtCut(known, here, hold)
+        moment = AtCut(known, here, hold, following, len(self.outs), len(self.windows))
+        self.moments.append(moment)
+        return moment
 
-    def _during(self, known: Bools, may_run: Bools, length: Ints) -> _Between:
+    def _during(self, known: Bools, may_run: Bools, length: Ints) -> Between:
         """What may run again and come back in a time."""
         again = np.full(self.graph.num_ops, -1, dtype=np.int64)
         again[may_run] = self.milp.variables(int(may_run.sum()), integral=True)
         back = self.milp.variables(self.num_tensors, ub=known)
         self.milp.placed(1, (0, back, self.back_times), (0, length, -1.0), lb=-np.inf, ub=0.0)
-        return _Between(again, back, length)
+        return Between(again, back, length)
 
     def _copies_out(self, may: Bools, length: Ints) -> Ints:
         out = self.milp.variables(self.num_tensors, ub=may)
@@ -216,18 +323,18 @@ class _WindowBuilder:
         self.outs.append(out)
         return out
 
-    def _host(self, time: _Between, place: Ints, whole: bool) -> None:
+    def _host(self, time: Between, place: Ints, whole: bool) -> None:
         """Rule 4: what comes back is complete on the host."""
         there = self.milp.variables(place.size, integral=whole)
         parts = [(out[place], -1.0) for out in self.outs]
         self.milp.rows(place.size, (there, 1.0), *parts)
         self.milp.rows(place.size, (time.back[place], 1.0), (there, -1.0))
 
-    def _source(self, time: _Between) -> Ints:
+    def _source(self, time: Between) -> Ints:
         """The column of the producer's repeated run, for each tensor."""
         return np.where(self.producer >= 0, time.again[np.maximum(self.producer, 0)], -1)
 
-    def _carry(self, before: _AtCut, time: _Between, after: _AtCut) -> None:
+    def _carry(self, before: AtCut, time: Between, after: AtCut) -> None:
         """Rule 2."""
         place = np.flatnonzero(before.known)
         self.milp.rows(
@@ -238,7 +345,7 @@ class _WindowBuilder:
             (self._source(time)[place], -1.0),
         )
 
-    def _beside(self, before: _AtCut, time: _Between, after: _AtCut) -> None:
+    def _beside(self, before: AtCut, time: Between, after: AtCut) -> None:
         """Rules 6 to 8 for the window between two moments."""
         milp, sizes = self.milp, self.arrays.tensor_bytes
         place = np.flatnonzero(before.known & (sizes > 0))
@@ -303,7 +410,7 @@ class _WindowBuilder:
         made = int(writes[np.argmax(np.where(optional, sizes + sizes.max() + 1, sizes))])
         return made, int(arrays.tensor_bytes[made]) if arrays.tensor_optional[made] else 0
 
-    def _one_by_one(self, time: _Between, runs: Ints, op: int, tensors: Ints) -> None:
+    def _one_by_one(self, time: Between, runs: Ints, op: int, tensors: Ints) -> None:
         """Rule 7: the run of `op`, if it is made, and the copies of each of the tensors."""
         num = tensors.size
         self.milp.rows(
@@ -315,7 +422,7 @@ class _WindowBuilder:
         )
 
     def _comes_back(
-        self, after: _AtCut, time: _Between, makes: Ints, made: int, others: Ints
+        self, after: AtCut, time: Between, makes: Ints, made: int, others: Ints
     ) -> None:
         """Rule 8: of `others`, which do not fit beside the run that makes the tensor `made`."""
         arrays = self.arrays

@@ -19,11 +19,11 @@ from schedsim.plans.search import SearchRecord
 from schedsim.plans.setting import Setting
 from schedsim.simulation.schedule import Schedule
 
-from ..graphs._milp import milp_work
+from ..graphs._milp import Ints, milp_work
 from ..graphs._scaling import byte_units
 from ..graphs._staged_model import num_variables
 from ..store_all import store_all
-from ._bound import CopyBound, confirmed, copy_bound, windows_bound
+from ._bound import CopyBound, confirmed, copy_bound, growing_bound
 from ._linked_graph import link_graph, schedule_tokens, token_names
 from ._offload_search import OffloadSearch, load_kernels
 from ._paging_model import build_paging_model
@@ -32,10 +32,12 @@ from .offload import CONFIRM_WORK, enough_s, offload
 # Beyond this HiGHS finds nothing within minutes; a model with paging has some five times as many.
 MAX_VARIABLES = 60_000
 _WORK = 30.0
-_BOUND_SHARE, _START_SHARE, _WIDE_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.3, 0.3, 0.02, 0.3
+_BOUND_SHARE, _START_SHARE, _CUTS_SHARE, _POLISH_SHARE, _MOST_POLISH = 0.1, 0.3, 0.5, 0.02, 0.3
 # HiGHS keeps its time limit up to a first node that takes so many times as long; beyond that, the
 # steps between its looks at the clock are too long.
 _CLOCK_LOOKS = 500.0
+# Answers of programs of several cuts that are annealed beside the start: the last.
+_NUM_ANSWERS = 2
 # The step lasts this many units of time, beside which the solver's tolerance is small.
 _UNITS = 1e4
 
@@ -83,7 +85,8 @@ def poet(
     -------
     Plan
         The plan. Its bound is over all schedules in this order with copies, whatever their stages:
-        that of `offload`, or that of several cuts of the step in one MILP. The status says
+        that of `offload`, or that of several cuts of the step in one MILP, to which the next cut is
+        added where the answer does not fit; answers are starts of the annealing. The status says
         ``optimal`` only where the engine's time meets it.
 
     Raises
@@ -148,13 +151,22 @@ def poet(
         least = first.least
         if first.bound_scope == COPIES_IN_ORDER and first.lower_bound_s > bound.bound_s:
             bound = CopyBound(first.lower_bound_s, first.search.bound_op)
+    answers: list[Ints] = []
     if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
-        with effort.part(_WIDE_SHARE) as part:
-            bound = windows_bound(graph, linked, budget_bytes, bound, effort=part, wide=True)
+        with effort.part(_CUTS_SHARE) as part:
+            bound = growing_bound(
+                graph,
+                linked,
+                budget_bytes,
+                bound,
+                effort=part,
+                below_s=best_s,
+                starts=answers,
+            )
     if not math.isinf(bound.bound_s) and best_s > enough_s(graph, bound, 0.0):
         enough = enough_s(graph, bound, 0.0)
         found, told = _solve(
-            graph, budget_bytes, offloading, effort, seed, polish, (best_s, best), enough
+            graph, budget_bytes, offloading, effort, seed, polish, (best_s, best, answers), enough
         )
         options.update(told)
         if found is not None:
@@ -162,7 +174,8 @@ def poet(
             if simulation.makespan_s < best_s:
                 best, best_s = found, simulation.makespan_s
     if best is not None:
-        bound = confirmed(graph, linked, budget_bytes, bound, best_s, effort=Effort(CONFIRM_WORK))
+        work = CONFIRM_WORK * max(1, len(bound.cuts))
+        bound = confirmed(graph, linked, budget_bytes, bound, best_s, effort=Effort(work))
     return make_plan(
         graph,
         budget_bytes,
@@ -185,11 +198,11 @@ def _solve(
     effort: Effort,
     seed: int,
     polish: bool,
-    known: tuple[float, Schedule | None],
+    known: tuple[float, Schedule | None, list[Ints]],
     enough: float,
 ) -> tuple[Schedule | None, dict[str, Any]]:
-    """(schedule, what to record); `known` are seconds of a schedule, and the schedule."""
-    best_s, best = known
+    """(schedule, what to record); `known` are seconds of a schedule, it, and other sequences."""
+    best_s, best, answers = known
     arrays = graph.arrays
     linked = link_graph(graph, budget_bytes, offloading)
     sizes = (arrays.tensor_bytes, arrays.op_workspace_bytes, arrays.op_saving_workspace_bytes)
@@ -211,7 +224,8 @@ def _solve(
         # The solver would finish its first node, whatever the effort, and look at a clock too late.
         told = {"solved": False, "milp": "its first node takes more than the effort"}
         if best is not None and polish:
-            search.consider(schedule_tokens(graph, best))
+            for tokens in [schedule_tokens(graph, best), *answers[-_NUM_ANSWERS:]]:
+                search.consider(tokens)
             search.run(effort)
         elif watchdog_s is None:
             effort.spend(effort.left)

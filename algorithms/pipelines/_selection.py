@@ -30,6 +30,10 @@ MOST_CHOICES, MOST_MIXED = 2000, 5000
 """All choices of points for the stages are looked at where there are no more; all with two points a
 stage in turn, too."""
 
+MOST_ACTIONS = 60_000
+"""Where devices have several stages, all choices are looked at only if they have no more actions to
+simulate: the sizes known beforehand refuse few of them."""
+
 NUM_RUNGS, NUM_STEPS, FEW_STEPS = 16, 24, 8
 """The ladder of budgets that choices are made for has rungs, whose runs are simulated and
 corrected, and steps from one rung to the next, whose runs are simulated where they promise to be
@@ -64,12 +68,14 @@ class OrderFacts:
     times : StageTimes
     in_flight : tuple of int
         The most micro-batches of each stage in flight.
+    together : tuple of tuples of dict
+        For each device the most of its stages at one time; see `most_in_flight`.
     """
 
     def __init__(self, pipeline: Pipeline, order: Order) -> None:
         self.order = order
         self.times = StageTimes(pipeline, order)
-        counts = most_in_flight(order)
+        self.together = counts = most_in_flight(order)
         self.in_flight = tuple(
             max(count.get(v, 0) for count in counts[pipeline.device_of(v)])
             for v in range(pipeline.num_stages)
@@ -89,7 +95,7 @@ class Selection:
         self, pipeline: Pipeline, facts: OrderFacts, fronts: StageFrontiers, *, mix: bool
     ) -> None:
         self.pipeline, self.order, self.fronts, self.mix = pipeline, facts.order, fronts, mix
-        self.times = facts.times
+        self.times, self.together = facts.times, facts.together
         sizes = pipeline.chain.activation_bytes().tolist()
         self.stages: list[HeldStage] = []
         for v, most in enumerate(facts.in_flight):
@@ -304,9 +310,9 @@ class Selection:
 
     @property
     def least_bytes(self) -> int:
-        """The least bytes of the device that needs most; no run of this partition takes less."""
+        """Bytes that the device that needs most takes at least, with the choices of the least."""
         least, static = self.least(), self.pipeline.device_static_bytes
-        return max(self._size(least, k) + size for k, size in enumerate(static))
+        return max(self._least_size(least, k) + size for k, size in enumerate(static))
 
     def ladder(self, least_bytes: int, num_steps: int) -> list[int]:
         """Budgets from the least up to that of keeping all, ascending; every `num_steps`-th is
@@ -329,6 +335,9 @@ class Selection:
         counts = [stage.front.num_points for stage in self.stages]
         if not all(counts) or math.prod(counts) > MOST_CHOICES:
             return best
+        num_actions = math.prod(counts) * sum(map(len, self.order))
+        if self.pipeline.num_chunks > 1 and num_actions > MOST_ACTIONS:
+            return best
         room = self.room(budget_bytes)
         every = [
             [stage.choice((p,)) for p in range(stage.front.num_points)] for stage in self.stages
@@ -346,7 +355,7 @@ class Selection:
             chosen
             for chosen in itertools.product(*every)
             if self._work_s(chosen) * (1 - ROUNDING) < below
-            and all(self._size(chosen, k) <= size for k, size in enumerate(room))
+            and all(self._least_size(chosen, k) <= size for k, size in enumerate(room))
         ]
         for chosen in sorted(small, key=self.makespan_s):
             if self.makespan_s(chosen) * (1 - ROUNDING) >= below:
@@ -390,6 +399,18 @@ class Selection:
                 more = use.peak_bytes - use.static_bytes - self._size(choices, k)
                 extra[k] = max(extra[k], more) if use.peak_bytes > budget_bytes else more
         return list(found.values()), extra
+
+    def _least_size(self, choices: Sequence[StageChoice], device: int) -> int:
+        """Bytes that the choices of a device's stages surely take.
+
+        Several stages of a device do not have their most micro-batches in flight at one time.
+        """
+        if self.pipeline.num_chunks == 1:
+            return self._size(choices, device)
+        mine = range(device, self.pipeline.num_stages, self.pipeline.num_devices)
+        held = {v: self.stages[v].held_by(choices[v].points[0]) for v in mine}
+        one = max(held[v] + self.stages[v].work_of(choices[v].points[0]) for v in mine)
+        return max(one, *(sum(n * held[v] for v, n in at.items()) for at in self.together[device]))
 
     def _size(self, choices: Sequence[StageChoice], device: int) -> int:
         """Bytes that the choices of a device's stages should take, without messages that wait."""

@@ -195,10 +195,12 @@ def plan_pipeline(
             f"the partition of {pipeline.num_chunks} stages a device is not searched",
             hint="one stage a device, or cuts of your own",
         )
+    num_devices = pipeline.num_devices
     fronts = StageFrontiers(
         pipeline.chain,
         budget_bytes,
-        frees_outputs=pipeline.free_outputs or bool(pipeline.collectives),
+        frees_outputs=bool(pipeline.collectives) or (pipeline.free_outputs and num_devices > 1),
+        frees_last=bool(pipeline.collectives),
         max_points=max_points,
     )
 
@@ -230,7 +232,8 @@ def plan_pipeline(
         most = memory_bound(fronts, pipeline, facts.order, budget_bytes)
         if run is not None and most < run.makespan_s:
             most = max(most, turns_bound(fronts, pipeline, facts.order, budget_bytes))
-        if most > bound * (1 + OPTIMALITY_TOLERANCE):
+        # It is infinite where nothing fits, which the status says.
+        if bound * (1 + OPTIMALITY_TOLERANCE) < most < np.inf:
             bound, scope = most, PERSISTENT_IN_PARTITION
     if run is not None:
         least = min(least, run.peak_bytes)
@@ -284,6 +287,7 @@ def _for_search(fronts: StageFrontiers) -> StageFrontiers:
         fronts.chain,
         fronts.cap_bytes,
         frees_outputs=fronts.frees_outputs,
+        frees_last=fronts.frees_last,
         max_points=min(fronts.max_points, FEW_POINTS),
     )
 
@@ -344,7 +348,11 @@ def _whole(fronts: StageFrontiers, pipeline: Pipeline) -> StageFrontiers:
         work = (layer.forward_workspace_bytes, layer.backward_workspace_bytes)
         most += max(*work, layer.saving_workspace_bytes or 0)
     whole = StageFrontiers(
-        chain, most, frees_outputs=fronts.frees_outputs, max_points=fronts.max_points
+        chain,
+        most,
+        frees_outputs=fronts.frees_outputs,
+        frees_last=fronts.frees_last,
+        max_points=fronts.max_points,
     )
     try:
         _can_fit(pipeline, whole)

@@ -83,6 +83,8 @@ class StageFrontiers:
         Nothing that needs more is looked at.
     frees_outputs
         Whether a stage's own output is not needed by its backward.
+    frees_last
+        Whether that holds for the last stage too, which sends its output nowhere.
     max_points
         Points kept a front.
 
@@ -111,10 +113,12 @@ class StageFrontiers:
         cap_bytes: int,
         *,
         frees_outputs: bool = False,
+        frees_last: bool = False,
         max_points: int = MAX_POINTS,
     ) -> None:
         self.chain, self.cap_bytes = chain, cap_bytes
-        self.frees_outputs, self.max_points = frees_outputs, max_points
+        self.frees_outputs, self.frees_last = frees_outputs, frees_last
+        self.max_points = max_points
         # With an empty stage at the end, no run of layers ends at the loss.
         end = Stage("end of the layers", 0.0, 0.0, 0, 0)
         layers = replace(chain, stages=(*chain.stages, end), loss_s=0.0, loss_workspace_bytes=0)
@@ -168,7 +172,8 @@ class StageFrontiers:
         own = max(saved + int(p.saving_ws[i]), backward)
         if i == self.chain.num_stages - 1:
             own = max(own, saved + output + self.chain.loss_workspace_bytes)
-        held = saved - output if i == hi - 1 and self.frees_outputs else saved
+        frees = self.frees_last if hi == self.chain.num_stages else self.frees_outputs
+        held = saved - output if i == hi - 1 and frees else saved
         num, seconds = child.num_points, float(p.own_s[i] - p.forward_s[i])
         return (
             held + child.held_bytes,

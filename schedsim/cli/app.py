@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import logging
 import os
 import sys
@@ -151,11 +152,12 @@ def run(arguments: Sequence[str]) -> int:
     except (BrokenPipeError, SystemExit):
         # The reader closed the pipe (click itself exits then); keep the interpreter from
         # complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_results()
         return YES
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}", "check the path", USAGE)
+        where = error.filename or ("" if _results_can_be_written() else "standard output")
+        what = f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
+        return _fail(what, _FULL if error.errno in _FULL_ERRORS else "check the path", USAGE)
     except Exception as error:
         if os.environ.get("SCHEDSIM_DEBUG"):
             raise
@@ -163,6 +165,26 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(
             f"internal: {what}", "this is a bug; SCHEDSIM_DEBUG=1 shows the traceback", BUG
         )
+
+
+_BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})
+_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = "free some space, or write to another place"
+
+
+def _drop_results() -> None:
+    """Send what is left of the results nowhere: else the interpreter complains at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _results_can_be_written() -> bool:
+    """Whether standard output takes what it has not written yet."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_results()
+        return False
+    return True
 
 
 def _log_to_stderr() -> None:
@@ -202,7 +224,8 @@ def _one_line(text: str) -> str:
 
 
 def _fail(message: str, hint: str, code: int) -> int:
-    click.echo(f"error: {message}", err=True)
+    # What the user typed stands in messages, and may hold a line break.
+    click.echo(f"error: {message.translate(_BREAKS)}", err=True)
     if hint:
         click.echo(f"hint: {hint}", err=True)
     return code

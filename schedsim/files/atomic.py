@@ -13,10 +13,20 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     """Put `content` at `path` through a temporary file beside it and a rename.
 
     A symbolic link is followed, and stays a link. A path that is not a regular file, such as a
-    pipe, is written to directly. An existing file keeps its permissions.
+    pipe, is written to directly. An existing file keeps its permissions. An error of the system
+    names `path`, not the temporary file.
     """
     data = content.encode() if isinstance(content, str) else content
     target = Path(path)
+    try:
+        _write(target, data)
+    except OSError as error:
+        if error.errno is None or (error.filename and ".schedsim-" not in str(error.filename)):
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error
+
+
+def _write(target: Path, data: bytes) -> None:
     if target.exists() and not target.is_file():
         target.write_bytes(data)
         return

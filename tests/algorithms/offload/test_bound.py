@@ -18,6 +18,7 @@ from schedsim.algorithms.offload._bound import (
     _cut_bound_s,
     confirmed,
     copy_bound,
+    growing_bound,
     windows_bound,
 )
 from schedsim.algorithms.offload._linked_graph import link_graph
@@ -30,11 +31,12 @@ from schedsim.plans.links import Link
 from schedsim.plans.offloading import Offloading
 
 
-def bounded(graph: Graph, budget: int, offloading: Offloading, *, wide: bool = False):
+def bounded(graph: Graph, budget: int, offloading: Offloading, *, growing: bool = False):
     """The bound of single cuts, then of several, as the planner asks for them."""
     linked = link_graph(graph, budget, offloading)
     single = copy_bound(graph, linked, budget, effort=Effort(20.0))
-    return windows_bound(graph, linked, budget, single, effort=Effort(20.0), wide=wide)
+    several = growing_bound if growing else windows_bound
+    return several(graph, linked, budget, single, effort=Effort(20.0))
 
 
 @settings(max_examples=examples(15), deadline=None)
@@ -53,8 +55,8 @@ def test_no_way_in_time_is_faster(seed, is_chain):
     best = least_time_s(graph, budget, offloading, max_states=4000)
     if best is None:
         return
-    wide = bool(rng.integers(2))
-    assert graph.store_all_s <= bounded(graph, budget, offloading, wide=wide).bound_s <= best
+    growing = bool(rng.integers(2))
+    assert graph.store_all_s <= bounded(graph, budget, offloading, growing=growing).bound_s <= best
     linked, table = link_graph(graph, budget, offloading), CutTable(graph, budget, "fixed")
     for op in range(graph.num_ops):
         for integral in (False, True):
@@ -154,3 +156,35 @@ def test_a_schedule_that_meets_the_bound_is_confirmed():
     assert asked(optimum * (1 + 5e-9)) == cut
     assert asked(optimum * (1 + 1e-6)) == cut
     assert asked(cut.bound_s) == cut
+
+
+def test_a_schedule_that_meets_several_cuts_is_confirmed():
+    """Each cut alone says less than both; what both say is told from anything faster."""
+    graph, link = two_waits(), Link(1)
+    offloading = Offloading(link, link)
+    linked = link_graph(graph, 10, offloading)
+    best = least_time_s(graph, 10, offloading)
+    single = copy_bound(graph, linked, 10, effort=Effort(20.0))
+    assert single.bound_s < best
+    several = growing_bound(graph, linked, 10, single, effort=Effort(20.0))
+    assert several.bound_s == pytest.approx(best, abs=1e-3)
+    assert len(several.cuts) > 1
+    rough = replace(several, bound_s=best * (1 - 1e-7))
+    sure = confirmed(graph, linked, 10, rough, best, effort=Effort(20.0))
+    assert best * (1 - 1e-9) < sure.bound_s < best
+    late = confirmed(graph, linked, 10, rough, best * (1 + 1e-8), effort=Effort(20.0))
+    assert late == rough
+    met = growing_bound(graph, linked, 10, single, effort=Effort(20.0), below_s=best)
+    assert best * (1 - 1e-9) < met.bound_s < best
+
+
+def two_waits() -> Graph:
+    """A tensor in the way of two ops, read behind each, with no other time for its copies."""
+    ops = (
+        Op("x", time_s=1, writes={"x": 4}, once=True),
+        Op("one", time_s=1, workspace_bytes=9),
+        Op("use", time_s=1, reads=("x",)),
+        Op("two", time_s=1, workspace_bytes=9),
+        Op("loss", "loss", time_s=1, reads=("x",)),
+    )
+    return Graph("two waits", ops)

@@ -14,7 +14,7 @@ from offload_plans import some_budget, tiny_chain
 from offload_steps import random_offloading
 from schedsim.algorithms.graphs._cut_table import CutTable
 from schedsim.algorithms.offload._linked_graph import link_graph
-from schedsim.algorithms.offload._window_model import CopiesWhole, window_milp
+from schedsim.algorithms.offload._window_model import CopiesWhole, window_program
 from slow_offload import least_time_s
 from tiers import examples
 
@@ -32,8 +32,8 @@ def window_bounds(graph: Graph, budget: int, offloading: Offloading, ops) -> lis
     linked = link_graph(graph, budget, offloading)
     found = []
     for copies in WAYS:
-        milp = window_milp(graph, linked, table, ops, 1.0, copies)
-        answer = None if milp is None else milp.solve(Effort(1000.0))
+        program = window_program(graph, linked, table, ops, 1.0, copies)
+        answer = None if program is None else program.milp.solve(Effort(1000.0))
         found.append(math.inf if answer is None or answer.infeasible else answer.bound - 1e-4)
     return found
 

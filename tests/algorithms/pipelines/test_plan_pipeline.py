@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from schedsim.algorithms.pipelines.stage_frontier import StageFrontiers
 from tiers import slow_where
 
 import schedsim
+from schedsim import Chain
 from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 from schedsim.pipelines import Pipeline, StagePlan, make_order, make_pipeline, run_pipeline
 from schedsim.plans.links import Link
@@ -271,3 +273,58 @@ def test_mixed_micro_batches_are_never_slower_with_more_memory():
     times = [plan_pipeline(pipeline, b, order="gpipe").makespan_s for b in range(140, 152)]
     assert times == sorted(times, reverse=True)
     assert times[7] == 95.0
+
+
+@pytest.mark.parametrize(("seed", "budget"), [(27, 54), (36, 35)])
+def test_a_bound_is_a_number_where_nothing_fits(seed, budget):
+    """Each stage fits alone, but not with the micro-batches in flight: infinity is no JSON."""
+    pipeline = make_pipeline(random_chain(np.random.default_rng(seed), 4), 2, 4)
+    plan = plan_pipeline(pipeline, budget)
+    assert plan.status == "infeasible"
+    assert json.loads(json.dumps(plan.to_dict(), allow_nan=False))["lower_bound_s"] > 0
+
+
+def test_stages_of_one_device_are_not_full_at_one_time():
+    """With two stages on the only device, 43 B were refused, though keeping all takes no more."""
+    chain = Chain.from_arrays(
+        "uneven",
+        3,
+        forward_s=[80, 4],
+        backward_s=[20, 7],
+        output_bytes=[8, 2],
+        saved_bytes=[28, 7],
+        forward_workspace_bytes=[3, 1],
+        backward_workspace_bytes=[1, 1],
+    )
+    pipeline = make_pipeline(chain, 1, 1, num_chunks=2)
+    actions = make_order("interleaved", 1, 1, 2)
+    every = [StagePlan(runs) for runs in plans(0, 1)]
+    runs = [run_pipeline(pipeline, actions, list(two)) for two in itertools.product(every, every)]
+    for budget in range(min(run.peak_bytes for run in runs), 60):
+        best = min(run.makespan_s for run in runs if run.peak_bytes <= budget)
+        assert plan_pipeline(pipeline, budget, order="interleaved").makespan_s == best
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_an_output_that_is_sent_nowhere_is_held(num_devices):
+    """With `free_outputs`, to recompute the last stage was no choice: keeping it seemed free."""
+    chain = Chain.from_arrays(
+        "outputs",
+        2,
+        forward_s=[2, 1],
+        backward_s=[2, 5],
+        output_bytes=[3, 6],
+        saved_bytes=[3, 6],
+    )
+    order = "gpipe" if num_devices == 2 else "interleaved"
+    num_chunks = 3 - num_devices
+    pipeline = make_pipeline(chain, num_devices, 3, num_chunks=num_chunks, free_outputs=True)
+    actions = make_order(order, num_devices, 3, num_chunks)
+    every = [StagePlan(runs) for runs in plans(0, 1)]
+    runs = [run_pipeline(pipeline, actions, list(two)) for two in itertools.product(every, every)]
+    least = min(run.peak_bytes for run in runs)
+    for budget in range(least, max(run.peak_bytes for run in runs) + 1):
+        best = min(run.makespan_s for run in runs if run.peak_bytes <= budget)
+        plan = plan_pipeline(pipeline, budget, order=order, mix=False)
+        assert plan.makespan_s == best
+        assert plan.lower_bound_s <= best

@@ -90,6 +90,37 @@ def test_a_closed_pipe_is_quiet():
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("arguments", [["--level", "\n"], ["--times", "a\r\nb"]])
+def test_a_line_break_that_was_typed_breaks_no_line(call, arguments):
+    """One error, one hint."""
+    code, _, err = call("plan", "--layers", "4", "--mem", "9GB", *arguments)
+    assert code == 2
+    assert re.fullmatch(r"error: .+\\n.*\nhint: .+\n", err)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["planners"], ["planners", "-o", "/dev/full"]])
+def test_a_full_disk_is_one_line(arguments):
+    """Standard output and a file: the place, the remedy, and no word of the interpreter's exit."""
+    if "-o" in arguments:
+        arguments = ["plan", "--synthetic", "uniform", "--layers", "4", "--mem", "99GB", "-o"]
+        arguments.append("/dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "schedsim", *arguments],
+            stdout=subprocess.DEVNULL if "-o" in arguments else full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    where = "/dev/full" if "-o" in arguments else "standard output"
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {where}: No space left on device\n"
+        "hint: free some space, or write to another place\n"
+    )
+
+
 def test_every_command_has_help_with_an_example(call):
     """The example is one of the command itself."""
     for command in COMMANDS:

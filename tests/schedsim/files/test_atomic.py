@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +49,20 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such folder") as caught:
         write_atomically(tmp_path / "nowhere" / "plan.json", "")
     assert caught.value.filename == str(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_named_by_its_path(tmp_path, monkeypatch):
+    """The system's error of a write knows no path, and that of a rename only the temporary one."""
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomically("/dev/full", "text")
+    assert caught.value.filename == "/dev/full"
+
+    def full(_handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomically(tmp_path / "x.json", "text")
+    assert caught.value.filename == str(tmp_path / "x.json")
+    assert list(tmp_path.iterdir()) == []
