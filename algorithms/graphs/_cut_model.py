@@ -156,7 +156,7 @@ def parts_of(k: int, end: int, known: Container[tuple[int, int]]) -> list[tuple[
     if halves:
         middle = min(halves, key=lambda m: abs(k + end - 2 * m))
         return [(k, middle), (middle, end)]
-    parts = []
+    parts: list[tuple[int, int]] = []
     while k < end:
         far = max(m for m in range(k + 1, end + (len(parts) > 0)) if (k, m) in known)
         parts.append((k, far))

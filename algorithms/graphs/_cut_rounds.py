@@ -17,7 +17,7 @@ import numpy as np
 from ._cut_labels import NEED, ROOM, CutLabels
 from ._cut_model import cut_labels, longer_intervals
 from ._cut_separation import RelaxedPoint, excess_bytes, missing_intervals
-from ._milp import Answer, Floats, Ints, Place
+from ._milp import Answer, Floats, Ints, SolvedPoint
 
 if TYPE_CHECKING:
     from ._cut_search import CutSearch
@@ -39,11 +39,11 @@ _BESIDE, _NEAR = (1, -1, 2), 16
 
 
 @dataclass(frozen=True, eq=False)
-class _Start:
+class _FromBefore:
     """What the first-order method begins with: what it came to for other cuts."""
 
     labels: CutLabels
-    place: Place
+    place: SolvedPoint
     cuts: Ints
 
     def __call__(self, columns: Ints, rows: Ints) -> tuple[Floats, Floats]:
@@ -69,7 +69,7 @@ class CutRounds:
         self.search = search
         self.labels = cut_labels(search.table)
         self.end = search.graph.num_ops
-        self.start: _Start | None = None
+        self.start: _FromBefore | None = None
         self.dropped: set[int] = set()
         self.ops: list[int] = []
         self.longer: set[tuple[int, int]] = set()
@@ -86,9 +86,9 @@ class CutRounds:
             self.longer = self._of_many_lengths()
         else:
             shares = [_MORE_GROWTH**number for number in range(_MORE_ROUNDS)]
-            self.ops, answer = search.relaxed
+            self.ops, last = search.relaxed
             self.longer = self._of_many_lengths()
-            self._choose(answer, left * shares[0] / sum(shares))
+            self._choose(last, left * shares[0] / sum(shares))
         known, idle = 0.0, 0
         while search.may(until) and (left := search.effort.left - until) > 0:
             while len(shares) > 1 and not search.affords(self.ops, left * shares[0] / sum(shares)):
@@ -104,7 +104,7 @@ class CutRounds:
             proven = answer.bound or 0.0
             idle = 0 if proven > known * (1 + _WORTH) else idle + 1
             known = max(known, proven)
-            if idle == _IDLE and len(shares) == 1:
+            if idle >= _IDLE and len(shares) == 1:
                 return
             left = search.effort.left - until
             before = self.ops, self.longer
@@ -124,7 +124,7 @@ class CutRounds:
         assert place is not None
         prices = self._prices(place)
         point = self._point(place.x)
-        self.start = _Start(self.labels, place, np.array(self.ops, dtype=np.int64))
+        self.start = _FromBefore(self.labels, place, np.array(self.ops, dtype=np.int64))
         least = _KEPT_CUT * max(prices.values())
         kept = [op for op in self.ops if prices[op] >= least]
         self.dropped.update(op for op in self.ops if op not in kept)
@@ -195,7 +195,7 @@ class CutRounds:
             again[: num_cuts * self.end].reshape(num_cuts, self.end),
         )
 
-    def _prices(self, place: Place) -> dict[int, float]:
+    def _prices(self, place: SolvedPoint) -> dict[int, float]:
         """The prices of memory at the cuts."""
         found = dict.fromkeys(self.ops, 0.0)
         kind, begin, _ = self.labels.parts(place.rows)
@@ -203,7 +203,7 @@ class CutRounds:
         found.update(zip(begin[rows].tolist(), place.prices[rows].tolist(), strict=True))
         return found
 
-    def _kept_intervals(self, place: Place) -> set[tuple[int, int]]:
+    def _kept_intervals(self, place: SolvedPoint) -> set[tuple[int, int]]:
         """The long intervals whose rows have prices."""
         kind, begin, end = self.labels.parts(place.rows)
         rows = np.flatnonzero(kind >= NEED)

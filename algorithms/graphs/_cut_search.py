@@ -19,7 +19,7 @@ from ._cut_model import cut_milp, longer_intervals
 from ._cut_rounds import CutRounds
 from ._cut_table import Bools, Cut, CutTable, Ints, Order, cut_bound, fixed_order_bounds
 from ._memory_need import END, MemoryNeed, largest_need
-from ._milp import MOST_OF_SIMPLEX, Answer, Milp, Start, milp_work, relaxation_work
+from ._milp import MOST_OF_SIMPLEX, Answer, Milp, StartOf, milp_work, relaxation_work
 from ._primal_dual import steps_work
 from ._scaling import SolverTimes, solver_times
 
@@ -44,8 +44,14 @@ _MOST_AT_ONCE = 1.0
 # Cuts are spread over ops where what must be evicted costs that share of the most, and more widely
 # where prices are known.
 _PROMISING, _WIDELY = 0.15, 0.02
-# The cuts of the first round of large relaxations, where intervals of many lengths count.
-_FIRST_ROUND = 20
+# The cuts of the first round of large relaxations, where intervals of many lengths count, and the
+# share of the work that must be enough for them.
+_FIRST_ROUND, _FIRST_SHARE = 20, 0.15
+# In rounds, a share of the work is enough for the simplex method on programs of so many non-zeros.
+_MOST_EXACT = 10_000
+# To put a program together, and to carry over what the one before came to, takes so much work for
+# each non-zero.
+_BUILT = 4e-7
 # So many steps of the first-order method, for each cut, bring a relaxation within some percent of
 # its optimum; fewer where there are no intervals of many lengths.
 _STEPS_A_CUT, _FEWER_STEPS = 20, 10
@@ -200,7 +206,7 @@ class CutSearch:
         if not self.doubling or len(self.prices) > _LOOK_CUTS:
             return []
         found = self._placed(_FIRST_ROUND)
-        return found if self.affords(found, _LOOK_SHARE * left) else []
+        return found if self.affords(found, _FIRST_SHARE * left) else []
 
     def _spread_relaxations(self, relaxed_share: float) -> float:
         """Spread more and more cuts; the effort that relaxations must leave."""
@@ -432,7 +438,7 @@ class CutSearch:
         return self._take_in(cuts, milp, alive, answer, integral=integral)
 
     def relax(
-        self, ops: list[int], longer: list[tuple[int, int]], share: float, start: Start | None
+        self, ops: list[int], longer: list[tuple[int, int]], share: float, start: StartOf | None
     ) -> Answer | None:
         """The relaxation of cuts at `ops`, ascending, with intervals between those `longer` pairs.
 
@@ -441,10 +447,17 @@ class CutSearch:
         """
         cuts = [self.cut(op) for op in ops]
         milp, alive = cut_milp(self.table, cuts, self.times.costs, longer=longer)
+        self.effort.spend(_BUILT * milp.num_nonzeros)
         if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):
             return None
         with self.effort.part(share) as part:
-            answer = milp.solve(part, integral=False, halted=self._halted.is_set, start=start)
+            answer = milp.solve(
+                part,
+                integral=False,
+                halted=self._halted.is_set,
+                start=start,
+                most_of_simplex=_MOST_EXACT,
+            )
         self._take_in(cuts, milp, alive, answer, integral=False)
         return answer
 

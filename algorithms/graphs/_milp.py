@@ -59,7 +59,7 @@ class Answer:
         The solver stopped by itself, not by a limit.
     prices : (num_rows,) float64 or None
         Of a relaxation: what a unit more of each row's upper limit is worth.
-    place : Place or None
+    place : SolvedPoint or None
         Of a relaxation: where the solver came to, for one of a similar program to begin there.
     """
 
@@ -68,11 +68,11 @@ class Answer:
     infeasible: bool
     finished: bool
     prices: Floats | None = None
-    place: Place | None = None
+    place: SolvedPoint | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class SolvedPoint:
     """A point of a relaxation and the prices of its rows, by their labels.
 
     Attributes
@@ -89,7 +89,7 @@ class Place:
     prices: Floats
 
 
-Start = Callable[[Ints, Ints], tuple[Floats, Floats]]
+StartOf = Callable[[Ints, Ints], tuple[Floats, Floats]]
 """From the labels of variables and of rows of the boxed program: a point and prices."""
 
 
@@ -201,20 +201,21 @@ class Milp:
         integral: bool = True,
         halted: Callable[[], bool] = bool,
         nodes: NodeWork | None = None,
-        start: Start | None = None,
+        start: StartOf | None = None,
+        most_of_simplex: int = MOST_OF_SIMPLEX,
     ) -> Answer:
         """Solve by HiGHS with no gap allowed; without `integral`, solve the linear relaxation.
 
         The work left limits the nodes, or the iterations of a relaxation; the watchdog limits the
-        time. The first node is always finished, unless the clock ends it. A large relaxation whose
-        variables all have finite limits is solved by a first-order method, which stops where
-        `halted` says so. `nodes` says what the nodes of this program take, where that is known, and
-        `start` where the first-order method begins.
+        time. The first node is always finished, unless the clock ends it. A relaxation of more than
+        `most_of_simplex` non-zeros whose variables all have finite limits is solved by a
+        first-order method, which stops where `halted` says so. `nodes` says what the nodes of this
+        program take, where that is known, and `start` where the first-order method begins.
         """
         if integral:
             return self._solve_whole(effort, nodes or NodeWork.by_size(self.num_nonzeros))
         limited = all(np.isfinite(part).all() for key in ("lb", "ub") for part in self.columns[key])
-        if self.num_nonzeros > MOST_OF_SIMPLEX and limited:
+        if self.num_nonzeros > most_of_simplex and limited:
             return self._solve_roughly(effort, halted, start)
         return self._solve_relaxed(effort)
 
@@ -239,7 +240,7 @@ class Milp:
         return columns, np.concatenate([rows[upper], rows[lower]])
 
     def _solve_roughly(
-        self, effort: Effort, halted: Callable[[], bool], start: Start | None = None
+        self, effort: Effort, halted: Callable[[], bool], start: StartOf | None = None
     ) -> Answer:
         """Solve by the first-order method, from below, as far as the effort goes."""
         labels = self.labels()
@@ -252,7 +253,7 @@ class Milp:
             infeasible=infeasible,
             finished=found.finished,
             prices=self._of_upper(found.prices),
-            place=Place(*labels, found.x, found.prices),
+            place=SolvedPoint(*labels, found.x, found.prices),
         )
 
     def _of_upper(self, prices: Floats) -> Floats:
@@ -294,7 +295,9 @@ class Milp:
             infeasible=result.status == _INFEASIBLE,
             finished=result.status in (_OPTIMAL, _INFEASIBLE),
             prices=self._of_upper(-result.ineqlin.marginals) if done else None,
-            place=Place(*self.labels(), result.x, -result.ineqlin.marginals) if done else None,
+            place=None
+            if not done
+            else SolvedPoint(*self.labels(), result.x, -result.ineqlin.marginals),
         )
 
     def _arrays(self) -> tuple[Any, dict[str, Floats], Floats, Floats]:

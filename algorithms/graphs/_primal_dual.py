@@ -35,10 +35,9 @@ Triples = NDArray[np.uint32]
 Others = tuple[NDArray[np.int32], NDArray[np.int32], Floats]
 """Rows of any values, by CSR."""
 
-# Non-zeros that are gone through in a unit of work; each step counts all of them twice. Programs
-# of up to so many stay in a cache, and are so many times as fast; those of twice as many are not.
-# And the work of a look at what is proven, however small the program is.
-_NONZEROS_PER_UNIT, _CACHED, _FASTER, _LOOK = 5.5e8, 3e5, 1.6, 3e-4
+# Non-zeros that are gone through in a unit of work; each step counts all of them twice. And
+# the work of a look at what is proven, however small the program is.
+_NONZEROS_PER_UNIT, _LOOK = 5.5e8, 3e-4
 # Steps between looks at what is proven, and rounds of the scaling.
 _STEPS, _SCALINGS = 40, 8
 # A restart follows where the steps have become so much shorter than after the last one, or shorter
@@ -109,8 +108,7 @@ class Descent:
 
 def steps_work(num_nonzeros: float, num_steps: int) -> float:
     """The work of so many steps on a program of so many non-zeros."""
-    larger = min(1.0, max(0.0, num_nonzeros / _CACHED - 1.0))
-    return 2.0 * num_steps * num_nonzeros / _NONZEROS_PER_UNIT / (_FASTER ** (1.0 - larger))
+    return 2.0 * num_steps * num_nonzeros / _NONZEROS_PER_UNIT
 
 
 def descend(

@@ -64,6 +64,16 @@ def test_without_effort_or_a_relaxation_there_is_no_round():
     assert search.suggested == solved
 
 
+def test_rounds_that_prove_no_more_leave_the_effort():
+    """Two sets of cuts in turns took all of it, and nothing was left for whole numbers."""
+    graph = random_training_graph(np.random.default_rng(5), 20)
+    search = searched(graph, peak_of(graph) * 7 // 10, work=50.0)
+    search.knapsacks()
+    search.relaxations()
+    assert search.effort.left > 45
+    assert len(search.suggested) < 40
+
+
 @pytest.mark.parametrize("order", ["fixed", "free"])
 @given(seed=st.integers(0, 10**12))
 @settings(max_examples=examples(40), deadline=None)
@@ -89,12 +99,12 @@ def test_no_bound_of_rounds_is_above_an_optimum(order, seed):
 
 
 def test_chosen_cuts_prove_more_than_spread_ones():
-    """Of as many cuts at most, and with as much work: 14.4 and 12.5 % of the step's time."""
+    """Of as many cuts, solved as exactly: 16.3 and 14.7 % of the step's time."""
     graph = SYNTHETIC_GRAPHS["message-passing"](100, 0)
-    search, spread = (searched(graph, int(0.5 * peak_of(graph)), work=1.0) for _ in range(2))
+    search, spread = (searched(graph, int(0.5 * peak_of(graph)), work=3.0) for _ in range(2))
     search.knapsacks()
     search.relaxations()
     spread.knapsacks()
     spread.doubling = search.doubling
     solved_at(spread, sorted(spread.spread(len(search.proved_at), share=0.02)))
-    assert search.extra_s > 1.1 * spread.extra_s
+    assert search.extra_s > 1.05 * spread.extra_s
