@@ -51,7 +51,7 @@ _FIRST_ROUND, _FIRST_SHARE = 20, 0.15
 _MOST_EXACT = 10_000
 # To put a program together, and to carry over what the one before came to, takes so much work for
 # each non-zero.
-_BUILT = 4e-7
+_BUILT = 2e-7
 # So many steps of the first-order method, for each cut, bring a relaxation within some percent of
 # its optimum; fewer where there are no intervals of many lengths.
 _STEPS_A_CUT, _FEWER_STEPS = 20, 10

@@ -37,7 +37,7 @@ Others = tuple[NDArray[np.int32], NDArray[np.int32], Floats]
 
 # Non-zeros that are gone through in a unit of work; each step counts all of them twice. And
 # the work of a look at what is proven, however small the program is.
-_NONZEROS_PER_UNIT, _LOOK = 5.5e8, 3e-4
+_NONZEROS_PER_UNIT, _LOOK = 7e8, 3e-4
 # Steps between looks at what is proven, and rounds of the scaling.
 _STEPS, _SCALINGS = 40, 8
 # A restart follows where the steps have become so much shorter than after the last one, or shorter
