@@ -31,10 +31,11 @@ the rest keeps all rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
+from ._cut_labels import AGAIN, ALIVE, INPUT, KEPT, NEED, PART, ROOM, CutLabels
 from ._cut_table import Bools, Cut, CutTable
 from ._milp import Floats, Ints, Milp
 from ._scaling import byte_units
@@ -48,6 +49,7 @@ def cut_milp(
     beside: Sequence[tuple[int, int]] = (),
     at_least: float = 0.0,
     doubling: bool = False,
+    longer: Sequence[tuple[int, int]] | None = None,
 ) -> tuple[Milp, list[Ints]]:
     """The MILP for `cuts`, ordered by their first runs; `costs` of a run per op.
 
@@ -74,6 +76,8 @@ def cut_milp(
     producer = arrays.tensor_producer
     made = producer >= 0
     milp = Milp()
+    labels = cut_labels(table)
+    ops, every = [cut.op for cut in cuts] + [num_ops], np.arange(num_ops)
     byte_unit, whole = byte_units(arrays.tensor_bytes, table.budget_bytes)
     known: list[Bools] = []
     alive: list[Ints] = []
@@ -85,7 +89,13 @@ def cut_milp(
         useful, makers = table.useful(ran)
         repeats.append(makers & ~arrays.op_once)
         there = useful & (~made | ran[producer])
-        column = milp.variables(producer.size, lb=cut.given, ub=cut.given | there, integral=True)
+        column = milp.variables(
+            producer.size,
+            lb=cut.given,
+            ub=cut.given | there,
+            integral=True,
+            labels=labels.of(ALIVE, cut.op, cut.op, np.arange(producer.size)),
+        )
         alive.append(column)
         charged = np.flatnonzero(there & (cut.charged_bytes != 0))
         milp.placed(
@@ -93,20 +103,25 @@ def cut_milp(
             (0, column[charged], cut.charged_bytes[charged] / byte_unit),
             lb=-np.inf,
             ub=math.floor(cut.room_bytes / byte_unit) if whole else cut.room_bytes / byte_unit,
+            labels=labels.of(ROOM, cut.op, cut.op, [0]),
         )
     neighbours: list[Ints] = []
     for k in range(num_cuts):
-        again = milp.variables(num_ops, ub=repeats[k], cost=costs, integral=True)
+        marks = labels.of(AGAIN, ops[k], ops[k + 1], every)
+        again = milp.variables(num_ops, ub=repeats[k], cost=costs, integral=True, labels=marks)
         neighbours.append(again)
         _add_interval(milp, table, cuts, known, alive, k, k + 1, again)
     between = {(k, k + 1): again for k, again in enumerate(neighbours)}
-    for k, end in longer_intervals(num_cuts, doubling=doubling):
-        between[k, end] = milp.variables(num_ops, ub=repeats[k], integral=True)
+    if longer is None:
+        longer = longer_intervals(num_cuts, doubling=doubling)
+    for k, end in longer:
+        marks = labels.of(AGAIN, ops[k], ops[end], every)
+        between[k, end] = milp.variables(num_ops, ub=repeats[k], integral=True, labels=marks)
     for (k, end), again in list(between.items())[num_cuts:]:
         ran_ops = np.flatnonzero(repeats[k])
-        middle = k + 1 if end == num_cuts else (k + end) // 2
-        parts = [(between[part][ran_ops], -1.0) for part in ((k, middle), (middle, end))]
-        milp.rows(ran_ops.size, (again[ran_ops], 1.0), *parts)
+        parts = [(between[part][ran_ops], -1.0) for part in parts_of(k, end, between)]
+        marks = labels.of(PART, ops[k], ops[end], ran_ops)
+        milp.rows(ran_ops.size, (again[ran_ops], 1.0), *parts, labels=marks)
         _add_interval(milp, table, cuts, known, alive, k, end, again)
     for k in sorted({k for k, _ in beside}):
         ops = [op for at, op in beside if at == k]
@@ -119,6 +134,12 @@ def cut_milp(
     return milp, alive
 
 
+def cut_labels(table: CutTable) -> CutLabels:
+    """What labels the programs of this table."""
+    most = max(table.num_tensors, table.num_ops, table.readers.size) + 1
+    return CutLabels(table.num_ops, most)
+
+
 def longer_intervals(num_cuts: int, *, doubling: bool) -> list[tuple[int, int]]:
     """Pairs of cuts that are no neighbours, of which the program looks at what is between them."""
     found = [(k, num_cuts) for k in range(num_cuts - 1)]
@@ -127,6 +148,20 @@ def longer_intervals(num_cuts: int, *, doubling: bool) -> list[tuple[int, int]]:
         found += [(k, k + length) for k in range(num_cuts - length)]
         length *= 2
     return found
+
+
+def parts_of(k: int, end: int, known: Container[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Intervals of `known` that lie end to end from `k` to `end`, and are few; two if possible."""
+    halves = [m for m in range(k + 1, end) if (k, m) in known and (m, end) in known]
+    if halves:
+        middle = min(halves, key=lambda m: abs(k + end - 2 * m))
+        return [(k, middle), (middle, end)]
+    parts: list[tuple[int, int]] = []
+    while k < end:
+        far = max(m for m in range(k + 1, end + (len(parts) > 0)) if (k, m) in known)
+        parts.append((k, far))
+        k = far
+    return parts
 
 
 def _add_interval(
@@ -148,13 +183,26 @@ def _add_interval(
         surely[arrays.read_tensor[(cuts[k].after & known[end])[table.readers]]] = True
     else:
         surely = table.needed(cuts[k].after)
+    labels = cut_labels(table)
+    span = cuts[k].op, cuts[end].op if end < len(cuts) else table.num_ops
     need = np.flatnonzero(surely & remade)
-    milp.rows(need.size, (alive[k][need], 1.0), (again[producer[need]], 1.0), lb=1.0, ub=np.inf)
+    milp.rows(
+        need.size,
+        (alive[k][need], 1.0),
+        (again[producer[need]], 1.0),
+        lb=1.0,
+        ub=np.inf,
+        labels=labels.of(NEED, *span, need),
+    )
 
     edges = np.flatnonzero(known[k][table.readers] & (producer[arrays.read_tensor] >= 0))
     reader, read = table.readers[edges], arrays.read_tensor[edges]
     milp.rows(
-        edges.size, (again[reader], 1.0), (alive[k][read], -1.0), (again[producer[read]], -1.0)
+        edges.size,
+        (again[reader], 1.0),
+        (alive[k][read], -1.0),
+        (again[producer[read]], -1.0),
+        labels=labels.of(INPUT, *span, edges),
     )
     if end < len(cuts):
         kept = np.flatnonzero(remade)
@@ -163,6 +211,7 @@ def _add_interval(
             (alive[end][kept], 1.0),
             (alive[k][kept], -1.0),
             (again[producer[kept]], -1.0),
+            labels=labels.of(KEPT, *span, kept),
         )
 
 

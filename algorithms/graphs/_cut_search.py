@@ -16,9 +16,10 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from ._cut_model import cut_milp, longer_intervals
-from ._cut_table import Bools, Cut, CutTable, Order, cut_bound, fixed_order_bounds
+from ._cut_rounds import CutRounds
+from ._cut_table import Bools, Cut, CutTable, Ints, Order, cut_bound, fixed_order_bounds
 from ._memory_need import END, MemoryNeed, largest_need
-from ._milp import MOST_OF_SIMPLEX, milp_work, relaxation_work
+from ._milp import MOST_OF_SIMPLEX, Answer, Milp, StartOf, milp_work, relaxation_work
 from ._primal_dual import steps_work
 from ._scaling import SolverTimes, solver_times
 
@@ -43,15 +44,14 @@ _MOST_AT_ONCE = 1.0
 # Cuts are spread over ops where what must be evicted costs that share of the most, and more widely
 # where prices are known.
 _PROMISING, _WIDELY = 0.15, 0.02
-# Of the work left for relaxations, the share of the first one by the first-order method. The
-# rest goes to relaxations of the cuts that have a price, of that share of the largest at least, and
-# of at most so many times as many others between them, as long as they prove so much more.
-_FIRST_DESCENT, _KEPT_PRICE, _OTHERS, _WORTH_REFINING = 0.3, 0.03, 0.7, 0.0005
-# Where intervals of many lengths prove nothing, as on wide graphs, nearly all cuts have a price:
-# the first one then takes all of that work, and its cuts are spread over all ops.
-_ONLY_DESCENT = 0.95
-# Before the first and behind the last of them, others are looked for so near.
-_NEAR = 16
+# The cuts of the first round of large relaxations, where intervals of many lengths count, and the
+# share of the work that must be enough for them.
+_FIRST_ROUND, _FIRST_SHARE = 20, 0.15
+# In rounds, a share of the work is enough for the simplex method on programs of so many non-zeros.
+_MOST_EXACT = 10_000
+# To put a program together, and to carry over what the one before came to, takes so much work for
+# each non-zero.
+_BUILT = 2e-7
 # So many steps of the first-order method, for each cut, bring a relaxation within some percent of
 # its optimum; fewer where there are no intervals of many lengths.
 _STEPS_A_CUT, _FEWER_STEPS = 20, 10
@@ -96,6 +96,8 @@ class CutSearch:
         self.need: MemoryNeed | None = None
         self.solved_nonzeros = 0  # of the last program
         self.prices: dict[int, float] = {}  # of memory at the cuts of the last relaxation
+        # The cuts of the last relaxation, and where it came to.
+        self.relaxed: tuple[list[int], Answer] | None = None
         self.doubling = False  # whether relaxations look at intervals of many lengths
         self.cuts: dict[int, Cut] = {}
         self.bound_at: dict[int, float] = {}
@@ -113,9 +115,13 @@ class CutSearch:
         """Make the search begin no further step."""
         self._halted.set()
 
-    def _may(self, work: float) -> bool:
+    def may(self, work: float) -> bool:
         """Whether there is a reason, and effort left, for a step that takes `work`."""
         return not self._halted.is_set() and not self.is_done() and self.effort.allows(work)
+
+    def pairs_work(self, num_cuts: int) -> float:
+        """The work of a look at all pairs of so many cuts."""
+        return num_cuts**2 / 2 * self.nonzeros / _STEPS_PER_UNIT
 
     def is_done(self) -> bool:
         """Whether the best schedule meets the bound, or no schedule fits."""
@@ -167,7 +173,7 @@ class CutSearch:
             if rough[op] <= 0:
                 break
             # In any order of first runs, a cut is crossed by no more than in the fixed order.
-            if place >= _MOST_SINGLE and (rough[op] <= best or place > 200 or not self._may(0.0)):
+            if place >= _MOST_SINGLE and (rough[op] <= best or place > 200 or not self.may(0.0)):
                 break
             self.effort.spend(self.nonzeros / _STEPS_PER_UNIT)
             found = cut_bound(self.table, self.cut(op), self.times.costs)
@@ -189,7 +195,18 @@ class CutSearch:
         relaxed_share = _RELAXED_SHARE
         if self.effort.counted and milp_work(2 * self.nonzeros) > 0.5 * self.effort.left:
             relaxed_share = _LARGE_SHARE
-        self._refine(self._spread_relaxations(relaxed_share))
+        until = self._spread_relaxations(relaxed_share)
+        CutRounds(self).run(until)
+
+    def spread_widely(self, left: float) -> list[int]:
+        """More cuts for large relaxations, where intervals of many lengths prove much.
+
+        None where so much effort is too little for them, or where more were looked at before.
+        """
+        if not self.doubling or len(self.prices) > _LOOK_CUTS:
+            return []
+        found = self._placed(_FIRST_ROUND)
+        return found if self.affords(found, _FIRST_SHARE * left) else []
 
     def _spread_relaxations(self, relaxed_share: float) -> float:
         """Spread more and more cuts; the effort that relaxations must leave."""
@@ -199,8 +216,7 @@ class CutSearch:
         first_s, took = 0.0, 0.0
         counts = list(_SPREAD_CUTS)
         while counts:
-            first_share = _FIRST_DESCENT if self.doubling else _ONLY_DESCENT
-            count = self._affordable(counts, first_share * (self.effort.left - until))
+            count = self._affordable(counts)
             chosen = self._placed(count)
             if len(chosen) <= len(before):
                 break
@@ -209,19 +225,18 @@ class CutSearch:
             growth = (len(chosen) / max(1, len(before))) ** 2.5
             likely = self._likely_nonzeros(chosen)
             most = max(took * growth, relaxation_work(likely))
-            descends = likely > MOST_OF_SIMPLEX and bool(before)
-            if descends:
-                most = 0.0
-            if not self._may(most + until):
+            if likely > MOST_OF_SIMPLEX and before:
+                break  # the rounds choose better cuts for the first-order method
+            if not self.may(most + until):
                 break
             known_s, left = self.extra_s, self.effort.left
             share = (left - until) / left if self.effort.counted else relaxed_share
             looks = count == _LOOK_CUTS
-            part = _LOOK_SHARE if looks else first_share if descends else 1.0
+            part = _LOOK_SHARE if looks else 1.0
             self.solve(self._cuts(chosen), share * part, integral=False)
             took = left - self.effort.left
             small = self.solved_nonzeros <= MOST_OF_SIMPLEX and count > _LOOK_CUTS
-            if (looks or small) and not self.doubling and self._may(until + took):
+            if (looks or small) and not self.doubling and self.may(until + took):
                 self._try_doubling(chosen, share)
             if before and self.extra_s < known_s * (1 + _WORTH):
                 break
@@ -230,58 +245,9 @@ class CutSearch:
                 until = begun * (1.0 - _LARGE_SHARE)
             before = chosen
             counts = [one for one in counts if one > count]
-            if descends:
-                break
         return until
 
-    def _refine(self, until: float) -> None:
-        """Solve relaxations of the cuts that have a price, with others between them.
-
-        A cut without a price proves nothing: others in its place prove more for the same work.
-        `until` is the effort to be left.
-        """
-        dropped: set[int] = set()
-        known = 0.0
-        while self.prices and self._may(until):
-            least = _KEPT_PRICE * max(self.prices.values())
-            kept = [op for op, price in self.prices.items() if price >= least]
-            dropped.update(op for op in self.prices if op not in kept)
-            left = self.effort.left - until
-            chosen = self._between(kept, dropped, left)
-            if len(chosen) == len(kept) or not self._affords(chosen, left):
-                return
-            share = left / self.effort.left if self.effort.counted else _RELAXED_SHARE
-            proven = self.solve(self._cuts(chosen), share, integral=False) or 0.0
-            if proven <= known * (1 + _WORTH_REFINING):
-                return
-            known = proven
-
-    def _between(self, kept: list[int], dropped: set[int], left: float) -> list[int]:
-        """`kept`, and cuts between them, about as many, beside the dearest first."""
-        price = self.prices
-        places = sorted(kept)
-        ends = places[0] - _NEAR, min(places[-1] + _NEAR, self.graph.num_ops)
-        gaps = sorted(
-            pairwise([ends[0], *places, ends[1]]),
-            key=lambda gap: (-price.get(gap[0], 0.0) - price.get(gap[1], 0.0), gap),
-        )
-        chosen = list(kept)
-        most = max(len(kept) + _FEW_CUTS, (1 + _OTHERS) * len(kept))
-        for low, high in gaps:
-            quarter = (high - low) // 4
-            inside = [
-                op
-                for op in range(max(0, low + 1 + quarter), high - quarter)
-                if op not in dropped and self.promise[op] > 0
-            ]
-            if len(chosen) >= most:
-                break
-            if inside and self._affords([*chosen, inside[0]], left):
-                best = max(inside, key=lambda op: (self.promise[op], -op))
-                self.choose(chosen, [best])
-        return chosen
-
-    def _affords(self, ops: list[int], left: float) -> bool:
+    def affords(self, ops: list[int], left: float) -> bool:
         """Whether so much effort is enough for the relaxation with cuts at `ops`."""
         likely = self._likely_nonzeros(ops)
         if likely <= MOST_OF_SIMPLEX:
@@ -332,19 +298,11 @@ class CutSearch:
             total += float(each[k] + 3 * place[k])
         return total
 
-    def _affordable(self, counts: list[int], left: float) -> int:
-        """The next number of cuts: the next of `counts` for simplex, or the most to descend on.
-
-        The first-order method ends with its work: it gets as many cuts as it has enough steps for.
-        """
+    def _affordable(self, counts: list[int]) -> int:
+        """The next number of cuts; the first relaxation has more of them where it is large."""
         found = counts[0]
-        if found <= _LOOK_CUTS:
-            return found if self._is_small(_LOOK_CUTS) else _LOOK_CUTS
-        if self._is_small(found):
-            return found
-        for count in counts:
-            if self._affords(self._placed(count), left):
-                found = count
+        if found <= _LOOK_CUTS and not self._is_small(_LOOK_CUTS):
+            return _LOOK_CUTS
         return found
 
     def _is_small(self, count: int) -> bool:
@@ -355,13 +313,13 @@ class CutSearch:
         relaxed: dict[int, float] = {}
         enough = 0.85 * self.effort.left
         for op in sorted(self.bound_at, key=lambda op: -self.bound_at[op])[:_MOST_SINGLE]:
-            if not self._may(relaxation_work(self.nonzeros)):
+            if not self.may(relaxation_work(self.nonzeros)):
                 break
             if relaxed and not self.effort.allows(enough):
                 break
             relaxed[op] = self.solve([self.cut(op)], 0.3, integral=False) or 0.0
         for op in sorted(relaxed, key=lambda op: -relaxed[op])[:_MOST_WHOLE]:
-            if self._may(0.2 * enough):
+            if self.may(0.2 * enough):
                 self.bound_at[op] = self.solve([self.cut(op)], 0.5, integral=True) or 0.0
 
     def several_cuts(self) -> None:
@@ -392,7 +350,7 @@ class CutSearch:
             if before == (len(chosen), len(beside)):
                 return
             chosen.sort()
-            if not self._may(relaxation_work(self.nonzeros * len(chosen))):
+            if not self.may(relaxation_work(self.nonzeros * len(chosen))):
                 return
             answer = self.solve(
                 [self.cut(op) for op in chosen],
@@ -412,7 +370,7 @@ class CutSearch:
         every = list(chosen)
         self.choose(every, self.spread(_MOST_CUTS, share=_WIDELY))
         work = milp_work(int(self._likely_nonzeros(every)))
-        if work <= _MOST_AT_ONCE and self._may(work / _WHOLE_SHARE):
+        if work <= _MOST_AT_ONCE and self.may(work / _WHOLE_SHARE):
             chosen[:] = every
 
     def choose(self, chosen: list[int], ops: list[int]) -> None:
@@ -475,6 +433,38 @@ class CutSearch:
             integral = integral and milp_work(milp.num_nonzeros) <= self.effort.left
         with self.effort.part(share) as part:
             answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
+        if not integral and answer.place is not None:
+            self.relaxed = [cut.op for cut in cuts], answer
+        return self._take_in(cuts, milp, alive, answer, integral=integral)
+
+    def relax(
+        self, ops: list[int], longer: list[tuple[int, int]], share: float, start: StartOf | None
+    ) -> Answer | None:
+        """The relaxation of cuts at `ops`, ascending, with intervals between those `longer` pairs.
+
+        It may take `share` of the effort left; the first-order method begins at `start`. ``None``
+        as of `solve`.
+        """
+        cuts = [self.cut(op) for op in ops]
+        milp, alive = cut_milp(self.table, cuts, self.times.costs, longer=longer)
+        self.effort.spend(_BUILT * milp.num_nonzeros)
+        if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):
+            return None
+        with self.effort.part(share) as part:
+            answer = milp.solve(
+                part,
+                integral=False,
+                halted=self._halted.is_set,
+                start=start,
+                most_of_simplex=_MOST_EXACT,
+            )
+        self._take_in(cuts, milp, alive, answer, integral=False)
+        return answer
+
+    def _take_in(
+        self, cuts: list[Cut], milp: Milp, alive: list[Ints], answer: Answer, *, integral: bool
+    ) -> float:
+        """What `answer` proves, in solver units: its bound, prices and schedule are kept."""
         self.solved_nonzeros = milp.num_nonzeros
         names = ", ".join(self.graph.op_names[cut.op] for cut in cuts[:3])
         kind = "MILP" if integral else "relaxed MILP"

@@ -59,6 +59,8 @@ class Answer:
         The solver stopped by itself, not by a limit.
     prices : (num_rows,) float64 or None
         Of a relaxation: what a unit more of each row's upper limit is worth.
+    place : SolvedPoint or None
+        Of a relaxation: where the solver came to, for one of a similar program to begin there.
     """
 
     x: Floats | None
@@ -66,6 +68,29 @@ class Answer:
     infeasible: bool
     finished: bool
     prices: Floats | None = None
+    place: SolvedPoint | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedPoint:
+    """A point of a relaxation and the prices of its rows, by their labels.
+
+    Attributes
+    ----------
+    columns, rows
+        What the variables and the rows of the boxed program stand for.
+    x, prices
+        Their values.
+    """
+
+    columns: Ints
+    rows: Ints
+    x: Floats
+    prices: Floats
+
+
+StartOf = Callable[[Ints, Ints], tuple[Floats, Floats]]
+"""From the labels of variables and of rows of the boxed program: a point and prices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +137,51 @@ class Milp:
         self.value: list[Floats] = []
         self.rows_lb: list[Floats] = []
         self.rows_ub: list[Floats] = []
+        self.column_labels: list[Ints] = []
+        self.row_labels: list[Ints] = []
 
     @property
     def num_nonzeros(self) -> int:
         return sum(part.size for part in self.value)
 
     def variables(
-        self, count: int, *, lb: Any = 0.0, ub: Any = 1.0, cost: Any = 0.0, integral: Any = False
+        self,
+        count: int,
+        *,
+        lb: Any = 0.0,
+        ub: Any = 1.0,
+        cost: Any = 0.0,
+        integral: Any = False,
+        labels: Any = -1,
     ) -> Ints:
-        """Indices of `count` new variables; each property is one number or one per variable."""
+        """Indices of `count` new variables; each property is one number or one per variable.
+
+        Labels, of variables and of rows, are numbers that say what they stand for; -1 for nothing.
+        """
         for key, value in (("lb", lb), ("ub", ub), ("cost", cost), ("integral", integral)):
             self.columns[key].append(np.broadcast_to(np.asarray(value, np.float64), (count,)))
+        self.column_labels.append(np.broadcast_to(np.asarray(labels, np.int64), (count,)))
         self.num_variables += count
         return np.arange(self.num_variables - count, self.num_variables)
 
-    def rows(self, count: int, *terms: tuple[Any, Any], lb: Any = -np.inf, ub: Any = 0.0) -> None:
+    def rows(
+        self,
+        count: int,
+        *terms: tuple[Any, Any],
+        lb: Any = -np.inf,
+        ub: Any = 0.0,
+        labels: Any = -1,
+    ) -> None:
         """Add `count` rows, each the sum over the terms of coefficient times variable.
 
         A term is (columns, coefficient), with one column for each row; -1 stands for no variable.
         """
-        self.placed(count, *((np.arange(count), *term) for term in terms), lb=lb, ub=ub)
+        placed = ((np.arange(count), *term) for term in terms)
+        self.placed(count, *placed, lb=lb, ub=ub, labels=labels)
 
-    def placed(self, count: int, *terms: tuple[Any, Any, Any], lb: Any, ub: Any) -> None:
+    def placed(
+        self, count: int, *terms: tuple[Any, Any, Any], lb: Any, ub: Any, labels: Any = -1
+    ) -> None:
         """Add rows as `rows` does; each term begins with the row within the block."""
         for row, column, value in terms:
             column = np.asarray(column, np.int64)
@@ -143,6 +191,7 @@ class Milp:
             self.value.append(np.broadcast_to(np.asarray(value, np.float64), column.shape)[keep])
         self.rows_lb.append(np.broadcast_to(np.asarray(lb, np.float64), (count,)))
         self.rows_ub.append(np.broadcast_to(np.asarray(ub, np.float64), (count,)))
+        self.row_labels.append(np.broadcast_to(np.asarray(labels, np.int64), (count,)))
         self.num_rows += count
 
     def solve(
@@ -152,19 +201,22 @@ class Milp:
         integral: bool = True,
         halted: Callable[[], bool] = bool,
         nodes: NodeWork | None = None,
+        start: StartOf | None = None,
+        most_of_simplex: int = MOST_OF_SIMPLEX,
     ) -> Answer:
         """Solve by HiGHS with no gap allowed; without `integral`, solve the linear relaxation.
 
         The work left limits the nodes, or the iterations of a relaxation; the watchdog limits the
-        time. The first node is always finished, unless the clock ends it. A large relaxation whose
-        variables all have finite limits is solved by a first-order method, which stops where
-        `halted` says so. `nodes` says what the nodes of this program take, where that is known.
+        time. The first node is always finished, unless the clock ends it. A relaxation of more than
+        `most_of_simplex` non-zeros whose variables all have finite limits is solved by a
+        first-order method, which stops where `halted` says so. `nodes` says what the nodes of this
+        program take, where that is known, and `start` where the first-order method begins.
         """
         if integral:
             return self._solve_whole(effort, nodes or NodeWork.by_size(self.num_nonzeros))
         limited = all(np.isfinite(part).all() for key in ("lb", "ub") for part in self.columns[key])
-        if self.num_nonzeros > MOST_OF_SIMPLEX and limited:
-            return self._solve_roughly(effort, halted)
+        if self.num_nonzeros > most_of_simplex and limited:
+            return self._solve_roughly(effort, halted, start)
         return self._solve_relaxed(effort)
 
     def boxed(self) -> BoxedProgram:
@@ -181,9 +233,19 @@ class Milp:
             ub=columns["ub"],
         )
 
-    def _solve_roughly(self, effort: Effort, halted: Callable[[], bool]) -> Answer:
+    def labels(self) -> tuple[Ints, Ints]:
+        """The labels of the variables, and of the rows of the boxed program."""
+        columns, rows = np.concatenate(self.column_labels), np.concatenate(self.row_labels)
+        upper, lower = np.concatenate(self.rows_ub) < np.inf, np.concatenate(self.rows_lb) > -np.inf
+        return columns, np.concatenate([rows[upper], rows[lower]])
+
+    def _solve_roughly(
+        self, effort: Effort, halted: Callable[[], bool], start: StartOf | None = None
+    ) -> Answer:
         """Solve by the first-order method, from below, as far as the effort goes."""
-        found = descend(self.boxed(), effort, halted=halted)
+        labels = self.labels()
+        at = None if start is None else start(*labels)
+        found = descend(self.boxed(), effort, halted=halted, start=at)
         infeasible = math.isinf(found.bound)
         return Answer(
             x=None if infeasible else found.x,
@@ -191,6 +253,7 @@ class Milp:
             infeasible=infeasible,
             finished=found.finished,
             prices=self._of_upper(found.prices),
+            place=SolvedPoint(*labels, found.x, found.prices),
         )
 
     def _of_upper(self, prices: Floats) -> Floats:
@@ -232,6 +295,9 @@ class Milp:
             infeasible=result.status == _INFEASIBLE,
             finished=result.status in (_OPTIMAL, _INFEASIBLE),
             prices=self._of_upper(-result.ineqlin.marginals) if done else None,
+            place=None
+            if not done
+            else SolvedPoint(*self.labels(), result.x, -result.ineqlin.marginals),
         )
 
     def _arrays(self) -> tuple[Any, dict[str, Floats], Floats, Floats]:

@@ -37,7 +37,7 @@ Others = tuple[NDArray[np.int32], NDArray[np.int32], Floats]
 
 # Non-zeros that are gone through in a unit of work; each step counts all of them twice. And
 # the work of a look at what is proven, however small the program is.
-_NONZEROS_PER_UNIT, _LOOK = 5.5e8, 3e-4
+_NONZEROS_PER_UNIT, _LOOK = 7e8, 3e-4
 # Steps between looks at what is proven, and rounds of the scaling.
 _STEPS, _SCALINGS = 40, 8
 # A restart follows where the steps have become so much shorter than after the last one, or shorter
@@ -111,13 +111,21 @@ def steps_work(num_nonzeros: float, num_steps: int) -> float:
     return 2.0 * num_steps * num_nonzeros / _NONZEROS_PER_UNIT
 
 
-def descend(program: BoxedProgram, effort: Effort, *, halted: Callable[[], bool] = bool) -> Descent:
+def descend(
+    program: BoxedProgram,
+    effort: Effort,
+    *,
+    halted: Callable[[], bool] = bool,
+    start: tuple[Floats, Floats] | None = None,
+) -> Descent:
     """Raise the bound of `program` until little more can be had, or the effort is spent.
 
     Parameters
     ----------
     halted
         Asked every 40 steps; where it says so, the method stops.
+    start : ((columns,), (rows,))
+        A point and prices to start from, as those of a similar program; zeros by default.
 
     Notes
     -----
@@ -128,6 +136,8 @@ def descend(program: BoxedProgram, effort: Effort, *, halted: Callable[[], bool]
         free = np.zeros(program.most.size)
         return Descent(program.bound(free), program.lb.copy(), free, True)
     method = _PrimalDual.of(reduced)
+    if start is not None:
+        method.start(start[0][reduced.columns], start[1][reduced.rows])
     effort.spend(_SCALINGS * 4 * reduced.matrix.nnz / _NONZEROS_PER_UNIT)
     work = steps_work(reduced.matrix.nnz, _STEPS + 2) + _LOOK
     known: list[float] = []
@@ -238,6 +248,16 @@ class _PrimalDual:
             row_scale /= np.sqrt(np.where(of_row > 0, of_row, 1.0))
             column_scale /= np.sqrt(np.where(of_column > 0, of_column, 1.0))
         return cls(reduced, row_scale, column_scale)
+
+    def start(self, x: Floats, prices: Floats) -> None:
+        """Begin at a point and prices that are not scaled."""
+        self.at_x = np.clip(x / self.column_scale, self.lb, self.ub)
+        self.at_y = np.maximum(prices, 0.0) / self.row_scale
+        self.at_pull = self.matrix.T @ self.at_y
+        sizes = float(np.linalg.norm(self.at_x)), float(np.linalg.norm(self.at_y))
+        if min(sizes) > 0:
+            self.weight = sizes[1] / sizes[0]
+        self._anchor()
 
     def _norm(self) -> float:
         """About the largest singular value, from above."""

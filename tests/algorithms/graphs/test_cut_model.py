@@ -11,7 +11,7 @@ from chains import random_graph
 from fixed_order import fixed_order_optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms.graphs._cut_model import cut_milp, longer_intervals
+from schedsim.algorithms.graphs._cut_model import cut_milp, longer_intervals, parts_of
 from schedsim.algorithms.graphs._cut_table import CutTable, cut_bound
 from tiers import examples
 
@@ -47,7 +47,10 @@ def test_no_schedule_in_order_repeats_less(seed, num):
         relaxed, _ = solved(graph, budget, ops, integral=False)
         closer, _ = solved(graph, budget, ops, beside=beside, doubling=True, integral=False)
         longer, _ = solved(graph, budget, ops, doubling=True, integral=False)
-        answers = (relaxed, longer, plain, more, closer)
+        pairs = [(k, end) for end in range(2, len(ops) + 1) for k in range(end - 1)]
+        some = [pair for pair in pairs if rng.random() < 0.5]
+        chosen, _ = solved(graph, budget, ops, longer=some, integral=False)
+        answers = (relaxed, longer, plain, more, closer, chosen)
         bounds = [math.inf if it.infeasible else it.bound for it in answers]
         assert bounds[0] <= bounds[1] + 1e-6  # a further rule never lowers the bound
         assert bounds[1] <= bounds[2] + 1e-6  # whole numbers imply the longer intervals
@@ -55,6 +58,16 @@ def test_no_schedule_in_order_repeats_less(seed, num):
         assert bounds[1] <= bounds[4] + 1e-6
         assert bounds[4] <= bounds[3] + 1e-6
         assert bounds[3] <= most
+        assert bounds[5] <= bounds[2] + 1e-6  # so do any others
+
+
+def test_an_interval_is_put_together_from_few():
+    """From two where they meet, the more even the better; else from the longest there are."""
+    known = {(k, k + 1) for k in range(6)} | {(0, 2), (2, 6), (0, 4), (4, 6), (1, 4)}
+    assert parts_of(0, 6, known) == [(0, 2), (2, 6)]
+    assert parts_of(1, 5, known) == [(1, 4), (4, 5)]
+    assert parts_of(0, 3, known) == [(0, 2), (2, 3)]
+    assert parts_of(2, 5, known - {(2, 6)}) == [(2, 3), (3, 4), (4, 5)]
 
 
 def deep() -> Graph:

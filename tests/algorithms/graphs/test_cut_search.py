@@ -166,46 +166,6 @@ def test_cuts_go_where_memory_has_a_price():
     assert not loose.doubling
 
 
-def test_cuts_without_a_price_make_room_for_others():
-    """A tight chain, cut where the forward has no price and where the backward has one."""
-    chain = tight_chain(16)
-    search = searched(chain.graph, 8)
-    search.knapsacks()
-    search.doubling = True
-    search.solve(search._cuts([3, 8, 18, 26]), 0.1, integral=False)
-    known_s, priced = search.extra_s, {op for op, y in search.prices.items() if y > 0}
-    assert priced == {18, 26}
-    search._refine(0.0)
-    assert search.extra_s > 1.5 * known_s
-    assert {18, 26} <= set(search.proved_at)
-    assert not {3, 8} & set(search.proved_at)
-    # Without a price, or without effort, it solves nothing.
-    solved = list(search.suggested)
-    for prices, until in (({}, 0.0), (search.prices, search.effort.left)):
-        search.prices = prices
-        search._refine(until)
-    assert search.suggested == solved
-
-
-@given(seed=st.integers(0, 10**12))
-@settings(max_examples=examples(60), deadline=None)
-def test_no_refined_bound_is_above_an_optimum(seed):
-    """Begun at random cuts of graphs with every feature, at every kind of budget."""
-    rng = np.random.default_rng(seed)
-    graph = random_graph(rng, int(rng.integers(2, 8)))
-    budget = int(rng.integers(peak_of(graph) // 2, peak_of(graph) + 1))
-    search = searched(graph, budget)
-    search.knapsacks()
-    search.doubling = bool(rng.random() < 0.5)
-    if search.is_done():
-        return
-    ops = np.flatnonzero(rng.random(graph.num_ops) < 0.5).tolist() or [0]
-    search.solve(search._cuts(ops), 0.1, integral=False)
-    if not math.isinf(search.extra_s):
-        search._refine(0.0)
-    assert search.bound_s <= fixed_order_optimum(graph, budget) * (1 + 1e-9)
-
-
 def test_a_halted_search_begins_nothing_more():
     """The bound of the knapsacks stays."""
     graph = wide()

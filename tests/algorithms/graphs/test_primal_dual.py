@@ -141,6 +141,20 @@ def test_more_work_proves_no_less():
     assert halted.bound <= bounds[-1]
 
 
+def test_a_start_saves_steps_and_changes_no_proof():
+    """Begun where it came to, the method proves nearly as much at once; from nonsense, no more."""
+    program, best = relaxation(0.5)
+    found = descend(program, Effort(1.0))
+    few = Effort(1e-6)
+    again = descend(program, few, start=(found.x, found.prices))
+    assert again.bound > found.bound - 0.01 * best
+    assert again.bound > descend(program, Effort(1e-6)).bound + 0.05 * best
+    rng = np.random.default_rng(0)
+    nonsense = rng.normal(size=found.x.size), 100 * rng.normal(size=found.prices.size)
+    for effort in (1e-6, 0.05):
+        assert descend(program, Effort(effort), start=nonsense).bound <= best * (1 + 1e-9)
+
+
 def test_rows_that_exclude_one_another_are_told():
     """Prices that raise the bound above every cost prove that there is no point."""
     rows = csr_array(np.array([[1.0, 1.0], [-1.0, -1.0]]))
