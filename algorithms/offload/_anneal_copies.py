@@ -14,9 +14,6 @@ from schedsim.kernels.record import Ints, Reals, Record
 from ._sequence_edits import SPARE, Scratch, add_copy, gap_before, place_back, repair, tidy
 from ._timeline import LinkedGraph, Trace, evaluate
 
-# How often a gap of a step with results is looked for before the end.
-_RESULTS_SHARE = 0.2
-
 # Places in `best`; `WORK` counts tokens timed, which measures what moves cost.
 MAKESPAN, LENGTH, MOVES, WORK = range(4)
 
@@ -98,16 +95,8 @@ def _pick(tokens: Ints, num: int, low: int, high: int) -> int:
 
 @kernel
 def _random_gap(linked: LinkedGraph, trace: Trace, tokens: Ints, num: int) -> Any:
-    """(instance, use, read) with a run between the two; instance -1 where a few tries find none.
-
-    A result is read at the end, behind the last token.
-    """
+    """(instance, use, read) with a run between the two; instance -1 where a few tries find none."""
     num_ops = linked.op_s.size
-    if linked.result.any() and np.random.random() < _RESULTS_SHARE:
-        i = np.random.randint(trace.made_by[num])
-        use = gap_before(trace, i, num)
-        if trace.last[i] == num and linked.size[trace.tensor[i]] > 0 and use < num - 1:
-            return i, use, num
     for _ in range(8):
         k = np.random.randint(num)
         if tokens[k] >= num_ops:
@@ -151,14 +140,13 @@ def _add_runs(
     if runs == 0 or num + runs > into.size:
         return -1
     made = 0
-    for k in range(num + 1):
+    for k in range(num):
         if k == read:
             for r in range(runs - 1, -1, -1):
                 into[made] = chosen[r]
                 made += 1
-        if k < num:
-            into[made] = tokens[k]
-            made += 1
+        into[made] = tokens[k]
+        made += 1
     return made
 
 

@@ -133,10 +133,7 @@ def gap_before(trace: Trace, instance: int, at: int) -> int:
 
 @kernel
 def place_back(linked: LinkedGraph, trace: Trace, tokens: Ints, use: int, read: int, t: int) -> int:
-    """Position of the copy back that is in time for `read`: as late as the link is free for it.
-
-    `read` may be the length of the sequence, for a result.
-    """
+    """Position of the copy back that is in time for `read`: as late as the link is free for it."""
     num_ops, num_tensors = linked.op_s.size, linked.size.size
     lasts = linked.back_s[t]
     begin = trace.start_s[read] - lasts
@@ -188,14 +185,14 @@ def choose_gap(
 ) -> int:
     """The instance that is best offloaded at position `at`; -1 for none. O(tokens + reads).
 
-    A result is used at the end. The best instance has the longest time unused per time of copying;
-    `taste` says how much it counts that one copy covers the excess. ``scratch.before`` and
-    ``scratch.after`` get the uses around `at`, by instance.
+    The best instance has the longest time unused per time of copying; `taste` says how much it
+    counts that one copy covers the excess. ``scratch.before`` and ``scratch.after`` get the uses
+    around `at`, by instance.
     """
     before, after, noise = scratch.before, scratch.after, scratch.noise
     made = trace.made_by[num]
     for i in range(made):
-        before[i], after[i] = -2, num if trace.last[i] == num else -2
+        before[i], after[i] = -2, -2
     for i in range(trace.made_by[0]):
         before[i] = -1
     for k in range(at):

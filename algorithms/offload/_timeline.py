@@ -51,7 +51,7 @@ class Trace(Record):
     ----------
     start_s, end_s, memory, scratch : (capacity,)
         By position: times; bytes on the device right after the start, without static bytes; the
-        workspace. Behind the last position stands the start of what would come next: the end.
+        workspace.
     follows : (capacity,)
         For the copy at a position: the op before it, which must have started; -1 for none.
     made_by, reads_at : (capacity + 1,)
@@ -345,6 +345,4 @@ def evaluate(linked: LinkedGraph, tokens: Ints, num: int, trace: Trace) -> Any:
                         host_used -= trace.held[i]
                     else:
                         used -= trace.held[i]
-    if num < trace.start_s.size:
-        trace.start_s[num] = now_s
     return now_s, worst, worst_at

@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Cluster": (
         *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert", "schedule"),
-        *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "separate_head"),
+        *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "separate_head", "torch"),
         *("fused_optimizer", "eager_attention", "regather", "optimizer_in_backward"),
         *("expandable", "search", "global_batch", "launch"),
     ),

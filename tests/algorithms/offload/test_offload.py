@@ -19,7 +19,7 @@ from slow_offload import least_time_s
 from tiers import examples
 
 import schedsim
-from schedsim import Chain, Graph, Op, Schedule, simulate
+from schedsim import Chain, Schedule, simulate
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.files.document import from_dict, to_dict
 from schedsim.plans.links import Link
@@ -134,27 +134,6 @@ def test_nothing_beats_the_oracle_on_graphs(seed, num_ops):
         assert plan.makespan_s == best
     if plan.proven_infeasible:
         assert best == float("inf")
-
-
-def kept_to_the_end() -> Graph:
-    """Results that the op in the middle has no room for, one of which the last op lacks."""
-    ops = (
-        Op("a", time_s=3, writes={"x": 3}, workspace_bytes=2),
-        Op("b", time_s=2, reads=("x",), writes={"y": 6}, workspace_bytes=2),
-        Op("c", time_s=5, reads=("x",), writes={"z": 5}, workspace_bytes=3),
-        Op("d", time_s=5, reads=("y", "z"), writes={"w": 2}),
-    )
-    return Graph("kept to the end", ops, results=("x", "y", "z"))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_results_go_and_come_back_although_nobody_reads_them(seed):
-    """y beside c, and x beside d: 33 s less what a took; nothing was found, and 16 B named."""
-    graph, link = kept_to_the_end(), Link(1)
-    assert least_time_s(graph, 15, Offloading(link, link)) == 30
-    plan = offload(graph, 15, link=link, seed=seed)
-    check(graph, plan, Offloading(link, link))
-    assert plan.makespan_s == 30
 
 
 def bundles(num: int = 6) -> Chain:
