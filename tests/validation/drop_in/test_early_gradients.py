@@ -152,6 +152,7 @@ def test_an_optimizer_may_step_in_backward():
     assert all(torch.equal(a, b) for a, b in zip(steps(model), steps(plain), strict=True))
 
 
+@pytest.mark.slow
 def test_gradients_of_some_parameters_alone():
     """As `torch.autograd.grad` asks for them; the rest of the backward runs no further."""
     model, plain = budgeted_and_plain()
@@ -168,6 +169,7 @@ def test_gradients_of_some_parameters_alone():
     trained(model, 2)
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_retained_runs_backward_again():
     """Wholly, or for some parameters first."""
     model, plain = budgeted_and_plain()
