@@ -124,8 +124,8 @@ def cut_milp(
         milp.rows(ran_ops.size, (again[ran_ops], 1.0), *parts, labels=marks)
         _add_interval(milp, table, cuts, known, alive, k, end, again)
     for k in sorted({k for k, _ in beside}):
-        ops = [op for at, op in beside if at == k]
-        _add_beside(milp, table, cuts, alive, k, neighbours[k], ops, byte_unit)
+        repeated = [op for at, op in beside if at == k]
+        _add_beside(milp, table, cuts, alive, k, neighbours[k], repeated, byte_unit)
     if at_least > 0:
         paid = np.flatnonzero(costs)
         besides = milp.variables(1, ub=at_least, cost=1.0)

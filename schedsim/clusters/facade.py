@@ -7,12 +7,30 @@ from typing import Any
 
 from ..checks.checked_arguments import checked
 from ..errors import SchedsimError, did_you_mean
+from ..workloads.architecture import Architecture
 from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
 from .fabric import get_fabric
 from .libraries import Libraries
 from .prediction import ClusterPrediction, predict
 from .training import Training
+
+
+def with_libraries(options: dict[str, Any], model: Architecture) -> dict[str, Any]:
+    """`options` of a step of `model` with the libraries in the place of a version of PyTorch.
+
+    Raises
+    ------
+    SchedsimError
+        The version is not known, or both are given.
+    """
+    if "torch" not in options:
+        return options
+    if "libraries" in options:
+        raise SchedsimError("torch is part of libraries", hint="Libraries.of_torch(torch, ...)")
+    others = {name: value for name, value in options.items() if name != "torch"}
+    state = options.get("state", Training().state)
+    return others | {"libraries": Libraries.of_step(options["torch"], model, state)}
 
 
 def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -25,12 +43,6 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     """
     degrees = {one.name for one in fields(Degrees)}
     settings = {one.name for one in fields(Training)}
-    if "torch" in options:
-        if "libraries" in options:
-            raise SchedsimError("torch is part of libraries", hint="Libraries.of_torch(torch, ...)")
-        options = {k: value for k, value in options.items() if k != "torch"} | {
-            "libraries": Libraries.of_torch(options["torch"])
-        }
     for name in options:
         if name not in degrees | settings:
             raise SchedsimError(
@@ -126,7 +138,7 @@ def cluster(
         raise SchedsimError(
             f"--efficiency {efficiency} is not in (0, 1]", hint="0.5 is half of the peak"
         )
-    degrees, settings = split_options(options)
+    degrees, settings = split_options(with_libraries(options, model))
     return predict(
         model,
         whole_degrees(devices, degrees),

@@ -21,7 +21,7 @@ from ..workloads.architecture import Architecture
 from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
 from .fabric import Fabric, get_fabric
-from .facade import split_options
+from .facade import split_options, with_libraries
 from .kept_names import without_host
 from .launch_settings import POLICIES, check_framework, has_order
 from .prediction import ClusterPrediction, predict
@@ -318,7 +318,7 @@ def choose(
     framework = options.pop("framework", None)
     if framework is not None:
         check_framework(framework)
-    space = _space(devices, global_batch, options)
+    space = _space(devices, global_batch, with_libraries(options, model))
     search = _Search(
         model,
         fabric,

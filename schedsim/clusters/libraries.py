@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import SchedsimError
+from ..workloads.architecture import Architecture
 
 _FIRST, _LAST = (2, 3), (2, 15)
 """Versions whose code was read: the first that has FSDP2, and the last."""
@@ -89,6 +90,24 @@ class Libraries:
             )
         of_version = cls(**{name: number <= last for name, last in _UP_TO.items()})
         return replace(of_version, **others)
+
+    @classmethod
+    def of_step(cls, version: str, model: Architecture, state: str) -> Libraries:
+        """Those of a version of PyTorch that a step of `model` meets.
+
+        Norms with a shift, as of GPT, are one kernel in every version, and Megatron has kernels of
+        its own.
+
+        Examples
+        --------
+        >>> from schedsim.clusters import get_architecture
+        >>> models = map(get_architecture, ("gpt2-xl", "llama3-8b"))
+        >>> [Libraries.of_step("2.8", model, "fsdp2").wide_norm for model in models]
+        [False, True]
+        """
+        found = cls.of_torch(version)
+        one_kernel = model.plain_norm or state == "megatron"
+        return replace(found, wide_norm=found.wide_norm and not one_kernel)
 
 
 LATEST = Libraries()

@@ -110,9 +110,8 @@ class LocalSession(Session):
         kept += self._step.calls.rows[0].shared_bytes if earlier else 0
         if key not in self.plans.known.numbers:
             if not self._recorder.is_on and self.plans.known.records:
-                self._recorder.turns.see(
-                    (key, None)
-                )  # a later one: the next may be of another kind
+                # A later one: the next may be of another kind.
+                self._recorder.turns.see((key, None))
             else:
                 self._recorder.turns.is_missing = True
         number = self.plans.number_for(key, binding, lambda: self._held.total_bytes, kept)
@@ -233,10 +232,9 @@ class LocalSession(Session):
         self._begin_plans(before)
         self._look_behind()
         known = self.plans.known
-        wanted = self._recorder.turns.is_missing or known.is_longest(
-            (self.parts.index(part), 0), binding
-        )
-        wanted = wanted or self._recorder.turns.looks_at_passing(known.wants_passing)
+        turns, key = self._recorder.turns, (self.parts.index(part), 0)
+        wanted = turns.is_missing or known.is_longest(key, binding)
+        wanted = wanted or turns.looks_at_passing(known.wants_passing)
         if wanted and may_start and not self._recorder.is_on and records_ended() == num_ended:
             self._start_measuring(torch.device(part.device))
             if self._recorder.meter is not None:

@@ -84,6 +84,24 @@ def test_pipelines_of_two_years(version, chunks, rank, gib):
     assert found.ranks[rank].peak_bytes / 2**30 == pytest.approx(gib, rel=0.023)
 
 
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [("gpt2-xl", {}), ("gpt2-xl", {"state": "bf16"}), ("llama3-8b", {"state": "megatron"})],
+)
+def test_norms_that_are_one_kernel_in_every_version(model, settings):
+    """With a shift, as layer norms of PyTorch, and those of Megatron."""
+    new, old = (
+        schedsim.cluster(model, devices=8, seq=1024, torch=version, **settings)
+        for version in ("2.9", "2.8")
+    )
+    assert old.training.libraries == Libraries(handed_always=True, held_messages=True)
+    assert (new.peak_bytes, new.step_s) == (old.peak_bytes, old.step_s)
+    chosen = schedsim.clusters.choose(
+        model, 10**12, devices=2, global_batch=2, seq=1024, torch="2.8", effort=1, **settings
+    )
+    assert not chosen.best.training.libraries.wide_norm
+
+
 def test_messages_of_an_earlier_torch_are_of_no_other_state():
     """Nor of a step without a pipeline."""
     for settings in ({"state": "megatron", **PIPELINE}, {"devices": 8, "compiled": True}):
