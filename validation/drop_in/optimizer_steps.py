@@ -150,7 +150,7 @@ class OptimizerSteps:
             self._learn(
                 OptimizerPeak(
                     type(found.optimizer).__name__,
-                    _remedy(found.optimizer, peak, step.most - step.net_left),
+                    _remedy(found, peak, step.most - step.net_left),
                     peak,
                     step.most - step.net_left,
                     0 if found.is_record else found.resident_bytes + behind.top,
@@ -189,14 +189,16 @@ def close_all() -> bool:
     return any(ended)
 
 
-def _remedy(optimizer: torch.optim.Optimizer, peak_bytes: int, passing_bytes: int) -> str:
+def _remedy(found: _Open, peak_bytes: int, passing_bytes: int) -> str:
     """What takes less than this optimizer's step does."""
-    default = optimizer.defaults
+    default = found.optimizer.defaults
     ways = []
     if passing_bytes > _FEW * peak_bytes and not default.get("fused"):
         if "fused" in default:
             ways.append("fused=True copies nothing")
-        if default.get("foreach", False) is not False:
+        foreach = default.get("foreach", False)
+        # On a CPU, torch takes one parameter at a time anyway, unless it is asked for.
+        if foreach or (foreach is None and not found.is_record):
             ways.append("foreach=False copies one parameter at a time")
     return ", ".join(ways) or "an optimizer with smaller states, or a larger budget, would"
 

@@ -88,6 +88,16 @@ def test_copies_of_an_optimizer_are_told_with_what_makes_none(make, told):
     assert "AdamW.step takes" in schedsim.drop_in_report(model)
 
 
+def test_a_remedy_is_none_that_is_there_already():
+    """On a CPU torch takes one parameter at a time by default; the largest is copied then."""
+    model, x = model_and_input()
+    within(10**8, model, x)
+    train(model, x, torch.optim.AdamW(model.parameters()))
+    [peak] = peaks(model).values()
+    assert peak.passing_bytes > 0.01 * peak.peak_bytes
+    assert peak.remedy == "fused=True copies nothing"
+
+
 @pytest.mark.parametrize(
     "make",
     [
