@@ -229,10 +229,10 @@ class LocalSession(Session):
             results_pass=self.plans.known.passes,
         )
         self.plans.known.made_bytes = self._held.made_bytes
+        # Plans may put another part in its place.
+        known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)
         self._begin_plans(before)
         self._look_behind()
-        known = self.plans.known
-        turns, key = self._recorder.turns, (self.parts.index(part), 0)
         wanted = turns.is_missing or known.is_longest(key, binding)
         wanted = wanted or turns.looks_at_passing(known.wants_passing)
         if wanted and may_start and not self._recorder.is_on and records_ended() == num_ended:
