@@ -183,6 +183,9 @@ def _runs_of(simulation: Simulation, recorded: RecordedStep, *, first: bool) -> 
     ]
     number = tables.tensors
     dying = [[number[t] for t in dead if t in number] for dead in _dying(simulation)]
+    if first:
+        for row, dead in zip(dying, _unread(simulation), strict=True):
+            row += [tables.unread[t] for t in dead if t in tables.unread]
     over = _taken_over(simulation)
     taken = [over.get(k, {}).items() for k in range(len(names))]
     pairs = [
@@ -209,6 +212,17 @@ def _dying(simulation: Simulation) -> list[list[str]]:
     for i, end in enumerate(freed.tolist()):
         if 0 <= made[i] < end < 2 * simulation.num_runs:
             found[end // 2].append(names[tensor[i]])
+    return found
+
+
+def _unread(simulation: Simulation) -> list[list[str]]:
+    """For each run, the tensors that it makes and that nobody reads."""
+    names = simulation._graph.arrays.tensor_names
+    tensor, first = (column.tolist() for column in simulation._instances[:2])
+    found: list[list[str]] = [[] for _ in range(simulation.num_runs)]
+    for i, end in enumerate(simulation.instance_events[1].tolist()):
+        if 0 <= first[i] == end // 2:
+            found[first[i]].append(names[tensor[i]])
     return found
 
 

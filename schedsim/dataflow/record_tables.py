@@ -35,6 +35,9 @@ class RecordTables(Record):
         The row of a record by its key, in the records of later steps and in those of the first.
     tensors
         The number of a tensor by its name.
+    unread
+        By tensor, the number under which `held` has its blocks of a first step, which a run gives
+        back only if nobody reads the tensor.
     """
 
     entries: Ints
@@ -48,6 +51,7 @@ class RecordTables(Record):
     first_rows: dict[str, int] = field(repr=False)
     ends: tuple[int, int] = field(repr=False)
     tensors: dict[str, int] = field(repr=False)
+    unread: dict[str, int] = field(repr=False)
 
     @classmethod
     def of(cls, recorded: RecordedStep) -> RecordTables:
@@ -66,8 +70,9 @@ class RecordTables(Record):
         ends = len(records), len(records) + 1
         records += [recorded.first_end, recorded.later_end]
         tensors = {name: i for i, name in enumerate(recorded.held_blocks)}
+        unread = {name: i for i, name in enumerate(recorded.first_blocks, len(tensors))}
         entries, start = _rows_of(records)
-        held, held_start = _rows_of(list(recorded.held_blocks.values()))
+        held, held_start = _rows_of([*recorded.held_blocks.values(), *recorded.first_blocks.values()])
         kept = np.zeros(len(recorded.block_bytes), dtype=np.bool_)
         kept[list(recorded.kept_blocks)] = True
         return cls(
@@ -82,6 +87,7 @@ class RecordTables(Record):
             first_rows,
             ends,
             tensors,
+            unread,
         )
 
 

@@ -43,6 +43,10 @@ class RecordedStep:
         For a loop that keeps gradients: records of the first step, which makes them. The blocks
         that these records request, and that neither a record nor a tensor releases, stay from then
         on; `records` are those of later steps, which add to them.
+    first_blocks
+        For such a loop: by tensor that becomes a gradient, its blocks in `first_records`. They stay
+        where the tensor is read; a run whose tensor is not, as one that is there for another
+        output, gives them back.
     first_end, later_end
         Records of what follows the last op, the optimizer's step and the release of gradients: in
         the first step, which creates the optimizer's state, and in later steps.
@@ -55,6 +59,7 @@ class RecordedStep:
     holders: tuple[str, ...]
     records: Mapping[str, tuple[int, ...]]
     first_records: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    first_blocks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     first_end: tuple[int, ...] = ()
     later_end: tuple[int, ...] = ()
     allocator_options: Mapping[str, Any] = field(default_factory=dict)

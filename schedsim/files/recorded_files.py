@@ -22,6 +22,7 @@ def recorded_to_dict(recorded: RecordedStep) -> dict[str, Any]:
         "holders": list(recorded.holders),
         "records": {name: list(record) for name, record in recorded.records.items()},
         "first_records": {name: list(row) for name, row in recorded.first_records.items()},
+        "first_blocks": {name: list(row) for name, row in recorded.first_blocks.items()},
         "first_end": list(recorded.first_end),
         "later_end": list(recorded.later_end),
         "allocator_options": dict(recorded.allocator_options),
@@ -41,6 +42,7 @@ def read_recorded(item: Reader) -> RecordedStep:
     if len(holders) != len(sizes) or not all(isinstance(name, str) for name in holders):
         raise InvalidWorkloadError(f"holders: not one text for each of {len(sizes)} blocks")
     records, first = item.take("records", dict), item.take("first_records", dict, {})
+    first_blocks = item.take("first_blocks", dict, {})
     found = RecordedStep(
         resident_segments=tuple(
             _integers(segment, "resident_segments", MOST_BYTES)
@@ -56,6 +58,10 @@ def read_recorded(item: Reader) -> RecordedStep:
             name: _integers(record, f"first_records.{name}", len(sizes) - 1)
             for name, record in first.items()
         },
+        first_blocks={
+            name: _integers(blocks, f"first_blocks.{name}", len(sizes) - 1, least=0)
+            for name, blocks in first_blocks.items()
+        },
         first_end=_integers(item.take("first_end", list, []), "first_end", len(sizes) - 1),
         later_end=_integers(item.take("later_end", list, []), "later_end", len(sizes) - 1),
         allocator_options=_options(item.take_settings("allocator_options")),
@@ -64,12 +70,13 @@ def read_recorded(item: Reader) -> RecordedStep:
     return found
 
 
-def _integers(values: Any, name: str, most: int) -> tuple[int, ...]:
-    """`values`: each at most `most`, or the complement of one."""
+def _integers(values: Any, name: str, most: int, least: int | None = None) -> tuple[int, ...]:
+    """`values`: each at most `most`; and at least `least`, or else the complement of one."""
+    least = ~most if least is None else least
     if not isinstance(values, list):
         raise InvalidWorkloadError(f"{shown(values)} is not a list", path=f"recorded.{name}")
     for i, value in enumerate(values):
-        if not isinstance(value, int) or isinstance(value, bool) or not ~most <= value <= most:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise InvalidWorkloadError(
                 f"{shown(value)} is no block and no size", path=f"recorded.{name}[{i}]"
             )

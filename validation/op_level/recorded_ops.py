@@ -111,16 +111,24 @@ def _with_first_step(program: Program, recorded: RecordedStep) -> RecordedStep:
     kept = {names.get(program.values[value].storage) for value in program.gradients.values()}
     sizes, holders = list(recorded.block_bytes), list(recorded.holders)
     twins: dict[int, int] = {}
+    blocks: dict[str, list[int]] = {}
     for block, holder in enumerate(recorded.holders):
         if holder and holder in kept:
             twins[block] = len(sizes)
+            blocks.setdefault(holder, []).append(len(sizes))
             sizes.append(recorded.block_bytes[block])
             holders.append("")
     first = {
         name: tuple(twins.get(b, b) if b >= 0 else ~twins.get(~b, ~b) for b in record)
         for name, record in recorded.records.items()
     }
-    return replace(recorded, block_bytes=tuple(sizes), holders=tuple(holders), first_records=first)
+    return replace(
+        recorded,
+        block_bytes=tuple(sizes),
+        holders=tuple(holders),
+        first_records=first,
+        first_blocks={name: tuple(found) for name, found in blocks.items()},
+    )
 
 
 def _resident(captured: CapturedGraph, inputs: Any) -> list[Any]:

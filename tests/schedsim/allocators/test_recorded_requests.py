@@ -299,6 +299,36 @@ def test_gradients_that_the_loop_keeps_are_made_once():
     assert balance(requests)[end:].min() >= 16 * MiB
 
 
+def test_a_repeated_backward_makes_a_kept_gradient_in_the_run_that_is_read():
+    """Its run for the other gradient gives the first one back, in the first step too."""
+    op = schedsim.Op
+    graph = schedsim.Graph(
+        "twice",
+        (
+            op("back", reads=("x",), writes={"dx": 2 * MiB, "dw": 5 * MiB}),
+            op("go on", reads=("dx",), writes={"y": 7 * MiB}),
+            op("sum", reads=("y", "dw"), writes={"z": MiB}),
+        ),
+        inputs={"x": 0},
+        static_bytes=5 * MiB,
+        results=("z",),
+    )
+    step = RecordedStep(
+        (),
+        (2 * MiB, 5 * MiB, 7 * MiB, MiB, 5 * MiB),
+        ("dx", "dw", "y", "z", ""),
+        {"back": (0, 1), "go on": (2,), "sum": (3,)},
+        first_records={"back": (0, 4), "go on": (2,), "sum": (3,)},
+        first_blocks={"dw": (4,)},
+    )
+    schedule = schedsim.Schedule.from_names(["back", "go on", "back", "sum"])
+    found = recorded_requests(schedsim.simulate(graph, schedule), step, 2)
+    live = [int(bytes_) // MiB for bytes_ in balance(found)]
+    first = [2, 7, 2, 9, 7, 9, 14, 12, 13, 6, 5]
+    later = [7, 12, 7, 14, 12, 14, 19, 17, 18, 11, 6, 5]
+    assert live == [*first, *later]
+
+
 def test_growing_segments_are_resident_with_their_gaps():
     """By hand: 60 MiB do not fit into 40 MiB of free addresses between two resident blocks.
 

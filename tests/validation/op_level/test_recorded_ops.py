@@ -17,6 +17,7 @@ from schedsim.validation.op_level.recorded_ops import (  # noqa: E402
     OpRequests,
     _assembled,
     _distinct,
+    _with_first_step,
     requests_of_op,
     with_requests,
 )
@@ -96,6 +97,17 @@ def test_the_requests_of_a_step_are_those_of_the_simulator():
         for num_steps in (1, 2):
             found = allocate(simulation, num_steps=num_steps)
             assert found.bound_bytes == simulation.peak_bytes
+
+
+def test_the_first_step_makes_the_gradients_that_stay():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    captured = capture(model, (torch.zeros(2, 3, 8, 8),), lambda y: y.square().mean())
+    found = _assembled(captured, made_up(captured), ())
+    kept = _with_first_step(captured.program, found)
+    blocks = [block for row in kept.first_blocks.values() for block in row]
+    assert sorted(blocks) == sorted(kept.kept_blocks)
+    assert kept.kept_bytes == sum(p.nbytes for p in model.parameters())
+    assert set(kept.first_blocks) <= set(found.held_blocks)
 
 
 def test_where_there_is_no_cuda_device_nothing_is_recorded():
