@@ -72,7 +72,8 @@ class RecordTables(Record):
         tensors = {name: i for i, name in enumerate(recorded.held_blocks)}
         unread = {name: i for i, name in enumerate(recorded.first_blocks, len(tensors))}
         entries, start = _rows_of(records)
-        held, held_start = _rows_of([*recorded.held_blocks.values(), *recorded.first_blocks.values()])
+        of_tensors = [*recorded.held_blocks.values(), *recorded.first_blocks.values()]
+        held, held_start = _rows_of(of_tensors)
         kept = np.zeros(len(recorded.block_bytes), dtype=np.bool_)
         kept[list(recorded.kept_blocks)] = True
         return cls(
