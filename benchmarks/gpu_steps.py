@@ -1,10 +1,12 @@
 """Steps of GPT-2 and of a small Llama on a GPU: plain, in place and compiled; bytes and times.
 
     python benchmarks/gpu_steps.py -o gpu-steps.jsonl
+    python -m schedsim.validation.dry_cuda --device h100-80gb --memory 400GB -- \\
+        python benchmarks/gpu_steps.py -o dry-steps.jsonl --ways in_place --shares 0.9 0.75 0.6
 
-Budgets are shares of what the plain step, or torch.compile's, takes beside what is resident. Peaks
-are PyTorch's own counters; a time is the median of eight steps between CUDA events. Needs a CUDA
-device and transformers.
+Budgets are shares of what the plain step, or torch.compile's, reserves beside what is resident.
+Peaks are PyTorch's own counters; a time is the median of eight steps between CUDA events, which a
+dry device does not have. Needs a CUDA device and transformers.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from torch import nn
 import schedsim
 
 BATCH, LENGTH, STEPS = 8, 1024, 8
+FIRST = 24  # steps in which plans are made, and make room for the allocator
 Step = Callable[[], None]
 
 
@@ -95,13 +98,13 @@ def in_place(make: Callable[[], Any], shares: list[float]) -> list[dict[str, Any
         step()
         plain = measured(step)
         resident = torch.cuda.memory_allocated()
-        room = plain["requested_bytes"] - resident
+        room = plain["reserved_bytes"] - resident
         budget: Any = int(resident + share * room) if share else "200%"
         inputs = {"input_ids": ids, "labels": ids}
         row = {"way": "in place", "model": make.__name__, "share": share, "plain": plain}
         try:
             schedsim.rematerialize(model, inputs, budget, in_place=True)
-            for _ in range(4):
+            for _ in range(FIRST):
                 step()
             row |= {"budget": budget, **measured(step), "says": schedsim.drop_in_report(model)}
         except schedsim.InfeasibleBudgetError as error:
@@ -155,19 +158,29 @@ def compiled(make: Callable[[], Any], shares: list[float]) -> list[dict[str, Any
     return rows
 
 
+MODELS: dict[str, Callable[[], Any]] = {"gpt2": gpt2, "llama": llama}
+WAYS = {"compiled": compiled, "in_place": in_place}
+SHARES = {
+    ("compiled", "gpt2"): [1.0, 0.6],
+    ("in_place", "gpt2"): [0, 0.85],
+    ("in_place", "llama"): [0, 0.7],
+}
+
+
 def main() -> None:
     """Measure, and write a line for each setting."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--shares", nargs="+", type=float, help="0: nothing is recomputed")
     given = parser.parse_args()
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     with given.output.open("w") as file:
-        for rows in (
-            compiled(gpt2, [1.0, 0.6]),
-            in_place(gpt2, [0, 0.85]),
-            in_place(llama, [0, 0.7]),
-        ):
-            for row in rows:
+        for way, model in ((way, model) for way in given.ways for model in given.models):
+            if (way, model) not in SHARES:
+                continue
+            for row in WAYS[way](MODELS[model], given.shares or SHARES[way, model]):
                 line = json.dumps(row | about)
                 print(line[:200], flush=True)
                 file.write(line + "\n")

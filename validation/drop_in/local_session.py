@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import records_ended
 from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
+from .allocator_room import AllocatorRoom
 from .behind_backward import BehindBackward
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
@@ -50,6 +51,7 @@ class LocalSession(Session):
         # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
         self._behind = BehindBackward(self._held)
+        self._room = AllocatorRoom(self.plans, self._tell)
         # What the step is given that begins, where one does; by its addresses.
         self._coming: dict[int, int] | None = None
         # Whether a record may start in the step that has begun; None where only parts say so.
@@ -69,6 +71,7 @@ class LocalSession(Session):
     def rehearsing(self) -> Iterator[None]:
         """Mark the block as no step of the loop; it may come in the middle of a step."""
         resident_bytes = self.plans.known.resident_bytes
+        self._room.looks.leaves()
         with super().rehearsing():
             try:
                 yield
@@ -114,7 +117,9 @@ class LocalSession(Session):
                 self._recorder.turns.see((key, None))
             else:
                 self._recorder.turns.is_missing = True
-        number = self.plans.number_for(key, binding, lambda: self._held.total_bytes, kept)
+        number = self._room.beside(
+            lambda: self.plans.number_for(key, binding, lambda: self._held.total_bytes, kept)
+        )
         part = self.parts[index]  # perhaps in small groups now
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
@@ -168,6 +173,13 @@ class LocalSession(Session):
             )
         if self._recorder.is_on:
             when_backward_ends(lambda: self._mark(OVER, -1))
+
+    def backward_ends(
+        self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
+    ) -> None:
+        """The backward half of a call has run, and gives its inputs these gradients."""
+        super().backward_ends(header, gradients)
+        self._room.looks.sees()
 
     def _see_uses(self) -> None:
         """See what the loop has done with the outputs of the calls whose backwards are over.
@@ -231,7 +243,7 @@ class LocalSession(Session):
         self.plans.known.made_bytes = self._held.made_bytes
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)
-        self._begin_plans(before)
+        self._room.beside(lambda: self._begin_plans(before))
         self._look_behind()
         wanted = turns.is_missing or known.is_longest(key, binding)
         wanted = wanted or turns.looks_at_passing(known.wants_passing)
@@ -241,6 +253,8 @@ class LocalSession(Session):
                 self._recorder.meter.begins_early = False
         if self._recorder.is_on:
             self._behind.begin()
+        elif not self.is_rehearsing:
+            self._room.begins(torch.device(part.device), key, binding)
 
     def _leave_behind(self) -> None:
         """End a step that is open only because of calls that the loop holds through many steps.
@@ -264,13 +278,13 @@ class LocalSession(Session):
 
     def _begin_plans(self, found: Before) -> None:
         """Begin the step beside what was `found`, and what the code behind a step has left."""
-        known = self.plans.known
+        known, room = self.plans.known, self._room.room_bytes
         before, left = known.resident_bytes, known.left_bytes
-        resident, passing = found
+        resident, passing = found.resident_bytes + room, found.passing_bytes
         try:
             self.plans.begin(resident + left, passing)
         except InfeasibleBudgetError:
-            if not left:
+            if not left or room:
                 raise
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident_bytes, known.left_bytes = before, 0
@@ -291,6 +305,11 @@ class LocalSession(Session):
         write to any record that runs by then. So the next record starts a step later.
         """
         may_start = not self._recorder.is_on and may_record()
+        calls, is_spoiled = self._step.calls, self._step.is_spoiled
+        self._room.ends(
+            is_whole=calls.has_backward and calls.is_done and not is_spoiled,
+            is_distributed=self.is_distributed,
+        )
         self._read_step()
         self._look_at_order()
         self._recorder.stop()
@@ -392,9 +411,11 @@ class LocalSession(Session):
         if self.budget_bytes is None:
             return "no step has come yet"
         lines = [f"budget {format_bytes(self.budget_bytes)}"]
-        lines.append(f"  resident       {format_bytes(max(0, self.plans.known.resident_bytes))}")
+        resident = max(0, self.plans.known.resident_bytes - self._room.room_bytes)
+        lines.append(f"  resident       {format_bytes(resident)}")
         if self.peak_bytes is not None:
             lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")
+        lines += self._room.report()
         lines += self._optimizers.report()
         lines += describe_calls(self.parts, self.numbers, self.plans.planned_for)
         lines.append(describe_checks(self.parts, self.check_note, self.num_compared))

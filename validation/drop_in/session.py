@@ -17,6 +17,7 @@ from torch import nn
 from schedsim.plans.plan import Plan
 
 from ..compiled.group import Groups
+from ..dry_cuda import has_values
 from ..guards.plan_variants import ReplannedWarning
 from ..measure.allocator import NO_BLOCKS
 from ..torch_private.storage_refs import weakly
@@ -112,8 +113,9 @@ class Session(ABC):
             warnings.warn(line, kind, stacklevel=3)
 
     def add(self, part: TracedPart) -> None:
-        """Add `part` to the parts that steps may run."""
+        """Add `part` to the parts that steps may run; on a dry device no results are compared."""
         self.parts.append(part)
+        self.checks = self.checks and has_values(torch.device(part.device))
 
     @property
     def follows_gradients(self) -> bool:

@@ -88,6 +88,17 @@ def requested_bytes(device: torch.device | str = "cuda") -> int:
     return int(torch.cuda.memory_stats(device).get("requested_bytes.all.current", 0))
 
 
+def reserved_bytes(device: torch.device | str = "cuda") -> int:
+    """Bytes that the allocator holds, in use or not."""
+    return int(torch.cuda.memory_stats(device).get("reserved_bytes.all.current", 0))
+
+
+def empty_cache(device: torch.device) -> None:
+    """Give back to `device` what its allocator holds unused."""
+    with torch.cuda.device(device):
+        torch.cuda.empty_cache()
+
+
 def requested_peak(device: torch.device | str = "cuda") -> int:
     """The most requested bytes since `reset_peak`."""
     return int(torch.cuda.memory_stats(device).get("requested_bytes.all.peak", 0))

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.block_level import capture_chain  # noqa: E402
 from schedsim.validation.block_level.transfers import Mover  # noqa: E402
+from schedsim.validation.dry_cuda import has_values  # noqa: E402
 from schedsim.validation.measure import StorageTracker  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -204,7 +205,8 @@ def test_copies_on_streams_of_their_own():
     module = chain.module(schedule, graph)
     expected = step(chain.module(kept_schedule(chain)), x)
     for _ in range(3):
-        assert all(map(torch.equal, expected, step(module, x)))
+        found = step(module, x)
+        assert not has_values(x.device) or all(map(torch.equal, expected, found))
     for p in module.parameters():
         p.grad = None
     torch.cuda.synchronize()

@@ -1,0 +1,77 @@
+"""Looks at what the allocator reserves: from the second step by a plan on, from an empty cache."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in import reserved_looks  # noqa: E402
+from schedsim.validation.drop_in.reserved_looks import ReservedLooks  # noqa: E402
+
+CUDA = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """What the allocator holds, and how often its cache was emptied."""
+    found = {"reserved": 0, "emptied": 0}
+
+    def empty(_):
+        found["emptied"] += 1
+
+    monkeypatch.setattr(reserved_looks, "reserved_bytes", lambda _: found["reserved"])
+    monkeypatch.setattr(reserved_looks, "empty_cache", empty)
+    return found
+
+
+def run(looks, device, reserved, plan, budget=100):
+    """A step by `plan`; what its end tells."""
+    looks.begins(CUDA, *plan)
+    device["reserved"] = reserved
+    looks.sees()
+    return looks.ends(budget)
+
+
+def test_the_first_step_by_a_plan_is_not_looked_at(device):
+    looks, plan = ReservedLooks(), ({}, 3)
+    assert run(looks, device, 200, plan) == 0
+    assert (looks.reserved_bytes, device["emptied"]) == (None, 0)
+    assert run(looks, device, 90, plan) == 0
+    assert (looks.reserved_bytes, device["emptied"]) == (90, 1)
+    assert run(looks, device, 200, plan) == 0  # settled
+    assert (looks.reserved_bytes, device["emptied"]) == (90, 1)
+
+
+def test_a_plan_is_over_if_two_steps_are(device):
+    """The least counts: other code may have run in one of them."""
+    looks, plan = ReservedLooks(), ({}, 3)
+    assert [run(looks, device, it, plan) for it in (0, 150, 120, 500)] == [0, 0, 20, 0]
+    assert (looks.reserved_bytes, device["emptied"]) == (120, 2)
+    again = ({}, 3)  # its schedules were chosen anew
+    assert [run(looks, device, it, again) for it in (0, 150, 99, 500)] == [0, 0, 0, 0]
+    assert looks.reserved_bytes == 99
+
+
+def test_a_step_that_is_not_whole_tells_nothing(device):
+    looks, plan = ReservedLooks(), ({}, 3)
+    run(looks, device, 0, plan)
+    looks.begins(CUDA, *plan)
+    device["reserved"] = 150
+    looks.sees()
+    looks.leaves()
+    assert looks.ends(100) == 0
+    looks.begins(CUDA, *plan)
+    assert looks.ends(100) == 0  # no backward has ended
+    assert looks.reserved_bytes is None
+    assert run(looks, device, 80, plan) == 0
+    assert looks.reserved_bytes == 80
+
+
+def test_looks_end(device):
+    """However often a loop is planned anew."""
+    looks = ReservedLooks()
+    schedules = {}
+    for number in range(200):
+        run(looks, device, 50, (schedules, number // 2))
+    assert device["emptied"] == reserved_looks._MOST_LOOKS
