@@ -93,7 +93,7 @@ def test_a_step_of_a_new_length_compares_nothing():
     """Its schedule was compared in the step that planned it; and again as the length comes back."""
     model = Net()
     most, _ = peak(copy.deepcopy(model), batch(64))
-    budget = int(0.85 * most)
+    budget = int(0.9 * most)
     plain = planned(model, batch(40), budget, dynamic=True)
     [trust] = [part.trust for part in session_in(model).parts if part.schedules]
     num_ahead = trust.num_compared
