@@ -24,7 +24,7 @@ from ._cut_search import CutSearch
 from ._cut_table import Order
 from ._greedy_order import greedy_order
 from ._lean import lean_schedule
-from ._memory_profile import pack_graph
+from ._packed_graph import pack_graph
 from ._seeds import saved_bytes_start
 from ._walker import GraphWalker, num_walkers
 from .bounds import least_memory_bytes

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from chains import random_graph
 from profile_checks import check, exact
-from schedsim.algorithms.graphs import _memory_profile as profiles
-from schedsim.algorithms.graphs._memory_profile import (
+from schedsim.algorithms.graphs._memory_profile import make_profile
+from schedsim.algorithms.graphs._packed_graph import FIXED, PackedGraph, pack_graph
+from schedsim.algorithms.graphs._profile_edits import can_edit, insert_run, remove_run, undo_edits
+from schedsim.algorithms.graphs._profile_record import (
     EXTRA,
     FIRST,
-    FIXED,
     LARGEST,
     NUM_EDITS,
     NUM_EXTRA,
+    NUM_REBUILDS,
     SLOT,
+    Profile,
 )
 
 from schedsim import Graph
@@ -28,8 +31,8 @@ def test_edits_agree_with_the_simulator(block):
         rng = np.random.default_rng(seed)
         graph = random_graph(rng, int(rng.integers(1, 14)))
         num_exact += exact(graph)
-        packed = profiles.pack_graph(graph.arrays)
-        profile = profiles.make_profile(packed, np.arange(graph.num_ops), room=1.0)
+        packed = pack_graph(graph.arrays)
+        profile = make_profile(packed, np.arange(graph.num_ops), room=1.0)
         for _ in range(6):
             profile.counts[NUM_EDITS] = 0
             before = check(graph, packed, profile)
@@ -37,36 +40,34 @@ def test_edits_agree_with_the_simulator(block):
                 edit(rng, graph, packed, profile)
                 check(graph, packed, profile)
             if rng.random() < 0.5:
-                profiles.undo_edits(packed, profile, 0)
+                undo_edits(packed, profile, 0)
                 assert check(graph, packed, profile) == before
     assert num_exact > 10
 
 
-def edit(rng, graph: Graph, packed: profiles.PackedGraph, profile: profiles.Profile) -> None:
+def edit(rng, graph: Graph, packed: PackedGraph, profile: Profile) -> None:
     """Insert or remove a random run."""
-    if rng.random() < 0.7 and profiles.can_edit(profile):
+    if rng.random() < 0.7 and can_edit(profile):
         op = int(rng.integers(graph.num_ops))
         first_slot = profile.run[profile.ends[op, FIRST], SLOT]
         followers = [run for run in profile.slot_run[first_slot + 1 :] if run >= 0]
         if not packed.op[op, FIXED]:
-            profiles.insert_run(
-                packed, profile, op, int(followers[0 if rng.random() < 0.5 else -1])
-            )
+            insert_run(packed, profile, op, int(followers[0 if rng.random() < 0.5 else -1]))
     elif profile.counts[NUM_EXTRA]:
         number = int(rng.integers(profile.counts[NUM_EXTRA]))
-        profiles.remove_run(packed, profile, profile.run[number, EXTRA])
+        remove_run(packed, profile, profile.run[number, EXTRA])
 
 
 def test_crowded_slots_are_made_room_in():
     """A run after another in the same place: neighbours move, then all are spread anew."""
     graph = random_graph(np.random.default_rng(3), 12)
-    packed = profiles.pack_graph(graph.arrays)
-    profile = profiles.make_profile(packed, np.arange(12), room=1.0)
+    packed = pack_graph(graph.arrays)
+    profile = make_profile(packed, np.arange(12), room=1.0)
     again = next(op for op in range(12) if not packed.op[op, FIXED])
     follower = int(profile.ends[again + 1, FIRST])
-    while profiles.can_edit(profile):
-        profiles.insert_run(packed, profile, again, follower)
-    assert profile.counts[profiles.NUM_REBUILDS] > 1
+    while can_edit(profile):
+        insert_run(packed, profile, again, follower)
+    assert profile.counts[NUM_REBUILDS] > 1
     assert len(check(graph, packed, profile)) > 25
 
 
@@ -74,11 +75,11 @@ def test_loading_equals_inserting():
     """The lifetimes of a schedule do not depend on how it came about."""
     rng = np.random.default_rng(5)
     graph = random_graph(rng, 10)
-    packed = profiles.pack_graph(graph.arrays)
-    profile = profiles.make_profile(packed, np.arange(10))
+    packed = pack_graph(graph.arrays)
+    profile = make_profile(packed, np.arange(10))
     for _ in range(30):
         edit(rng, graph, packed, profile)
     runs = check(graph, packed, profile)
-    other = profiles.make_profile(packed, np.array(runs))
+    other = make_profile(packed, np.array(runs))
     assert check(graph, packed, other) == runs
     assert other.tree[1, LARGEST] == profile.tree[1, LARGEST]
