@@ -210,6 +210,7 @@ def rebuild(packed: PackedGraph, profile: Profile) -> None:
 
 @kernel(PROFILE, INT)
 def add_extra(profile: Profile, run: int) -> None:
+    """Enter `run` in the list of extra runs."""
     count = profile.counts[NUM_EXTRA]
     profile.run[count, EXTRA] = run
     profile.run[run, EXTRA_AT] = count
@@ -218,6 +219,7 @@ def add_extra(profile: Profile, run: int) -> None:
 
 @kernel(PROFILE, INT)
 def forget_extra(profile: Profile, run: int) -> None:
+    """Take `run` off the list of extra runs."""
     last = profile.counts[NUM_EXTRA] - 1
     moved = profile.run[last, EXTRA]
     profile.run[profile.run[run, EXTRA_AT], EXTRA] = moved
