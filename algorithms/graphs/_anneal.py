@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from schedsim.kernels.compiled import kernel_for as kernel
 from schedsim.kernels.record import Ints, Reals, Record
 
-from ._lifetimes import first_out, next_read, run_before
+from ._last_reads import first_out, next_read, run_before
 from ._live_bytes import max_range, peak_slot
 from ._memory_profile import store_runs
 from ._moves import (

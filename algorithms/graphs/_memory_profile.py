@@ -2,7 +2,7 @@
 
 A schedule is a line of runs, each in a numbered slot, with gaps between them. Live bytes per slot
 are kept in a tree (`_live_bytes`), so that inserting or removing a run (`_profile_edits`) costs as
-many range updates as the op reads and writes tensors. Lifetimes (`_lifetimes`) follow the rule of
+many range updates as the op reads and writes tensors. Lifetimes (`_last_reads`) follow the rule of
 the simulator to the byte: optional outputs, storage taken over in place and both workspaces are
 included.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.compiled import kernel_for as kernel
 
-from ._lifetimes import first_out, shared_bytes
+from ._last_reads import first_out, shared_bytes
 from ._live_bytes import EMPTY
 from ._packed_graph import (
     NTH,

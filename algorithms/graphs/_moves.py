@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.compiled import kernel_for as kernel
 
-from ._lifetimes import first_out, is_unread, last_read, next_read, run_before
+from ._last_reads import first_out, is_unread, last_read, next_read, run_before
 from ._live_bytes import max_range, peak_slot
 from ._packed_graph import FIXED, NTH, PACKED_GRAPH, PRODUCER, READS, SIZE, WRITES, PackedGraph
 from ._profile_edits import can_edit, insert_run, remove_run, undo_edits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedsim.kernels.compiled import kernel_for as kernel
 
-from ._lifetimes import first_out, last_read, run_before, set_end, shared_bytes
+from ._last_reads import first_out, last_read, run_before, set_end, shared_bytes
 from ._live_bytes import EMPTY, add_range, value_at
 from ._memory_profile import add_extra, forget_extra, rebuild
 from ._packed_graph import (

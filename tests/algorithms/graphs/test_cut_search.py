@@ -11,8 +11,9 @@ from fixed_order import fixed_order_optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs import _cut_search
-from schedsim.algorithms.graphs._cut_search import CutSearch, lazy_runs
+from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._cut_table import CutTable
+from schedsim.algorithms.graphs._lazy_schedule import lazy_runs
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
@@ -126,15 +127,15 @@ def test_cuts_are_spread_over_the_step_worst_first():
     graph = unit_training_chain(30)
     search = searched(graph, 12)
     search.knapsacks()
-    found = search.spread(4)
+    found = search.places.spread(4)
     assert 2 <= len(found) <= 4
-    worth = search.promise[found].tolist()
+    worth = search.places.promise[found].tolist()
     assert worth == sorted(worth, reverse=True)
-    some = np.flatnonzero(search.promise > 0.15 * search.promise.max())
+    some = np.flatnonzero(search.places.promise > 0.15 * search.places.promise.max())
     edges = np.linspace(some[0], some[-1] + 1, 5).astype(int)
     stretches = [int(np.searchsorted(edges, op, side="right")) for op in found]
     assert len(set(stretches)) == len(found)
-    assert int(np.argmax(search.promise)) == found[0]
+    assert int(np.argmax(search.places.promise)) == found[0]
     nothing = searched(graph, 10**6)
     nothing.knapsacks()
     assert nothing.spread(4) == []
@@ -153,13 +154,13 @@ def test_cuts_go_where_memory_has_a_price():
     chain = tight_chain(12)
     search = searched(chain.graph, 8)
     search.knapsacks()
-    assert search.prices == {}
-    assert not search.doubling
+    assert search.places.prices == {}
+    assert not search.places.doubling
     search.relaxations()
-    assert search.doubling
-    priced = [op for op, price in search.prices.items() if price > 0]
+    assert search.places.doubling
+    priced = [op for op, price in search.places.prices.items() if price > 0]
     assert min(priced) > 12
-    assert min(search._placed(12)) >= min(priced)
+    assert min(search.places.placed(12)) >= min(priced)
     loose = searched(chain.graph, 34)
     loose.knapsacks()
     loose.relaxations()
@@ -225,10 +226,10 @@ def test_no_relaxation_is_begun_that_outlasts_the_clock(monkeypatch):
     graph = wide()
     search = CutSearch(graph, int(0.5 * peak_of(graph)), "fixed", Effort(time_limit_s=60))
     search.knapsacks()
-    op = search.spread(1)[0]
-    assert search.solve([search.cut(op)], 0.5, integral=True) is not None
+    op = search.places.spread(1)[0]
+    assert search.solve([search.places.cut(op)], 0.5, integral=True) is not None
     monkeypatch.setattr(_cut_search, "relaxation_work", lambda num_nonzeros: 61.0)
-    assert search.solve([search.cut(op)], 0.5, integral=True) is None
+    assert search.solve([search.places.cut(op)], 0.5, integral=True) is None
     assert search.effort.ended_by == "clock"
     search.bound_at = {op: 1.0}
     search.several_cuts()
