@@ -48,9 +48,10 @@ _BOUND_OF_NO_MOVES, _MOVES_PER_UNIT = 0.2, 3_400
 _FIRST_MEETING = 0.1
 
 # From so many ops on, a scout comes before the walkers where none of them fits, with that share of
-# the effort and of the usual temperature of the peak: it is within the limit after a fifth of the
-# work that others take. And the bound begins when the walkers have met for the first time.
-_SLOW_OPS, _SCOUTED, _SCOUT_WARM = 900, 0.06, 0.2
+# the effort and of the usual temperature of the peak: it is within most limits after a fifth of the
+# work that others take. And the bound begins when the walkers have met for the first time. On fewer
+# ops the others are in time, and where memory is tight they need all of the work.
+_SLOW_OPS, _SCOUTED, _SCOUT_WARM = 3000, 0.06, 0.2
 
 # More than any schedule takes, and finite.
 _ANY_S = 1e300

@@ -16,7 +16,7 @@ from training_graphs import random_training_graph, unit_training_chain
 from schedsim import Graph, SchedsimError, Schedule, simulate
 from schedsim.plans.curves import ParetoCurve
 from schedsim.plans.effort import Effort
-from schedsim.workloads.synthetic_graphs import nested_skips
+from schedsim.workloads.synthetic_graphs import layered, nested_skips
 
 
 def check_curve(curve: ParetoCurve, graph: Graph) -> None:
@@ -134,3 +134,22 @@ def test_the_effort_is_kept_and_gives_more_than_its_ends():
     assert effort.spent <= 1.1
     assert len(curve.points) >= 8
     check_curve(curve, graph)
+
+
+def test_many_ops_have_many_points():
+    """Each search was a start anew: 1.2 units gave seven points on 600 ops, ends included."""
+    graph = layered(600)
+    effort = Effort(1.2)
+    curve = graph_frontier(graph, effort=effort)
+    check_curve(curve, graph)
+    assert len(curve.points) >= 16
+    assert effort.spent <= 1.3
+
+
+def test_a_budget_that_the_sweep_missed_does_not_end_the_descent():
+    """Where segments need less than the budget at which the sweep gave up."""
+    graph = nested_skips(200)
+    curve = module._Curve(graph, "fixed", Effort(0.4), num_points=24, seed=0)
+    curve.lowest_vain = simulate(graph, Schedule.store_all(graph)).peak_bytes - 1
+    curve.descend()
+    assert curve.asked
