@@ -240,14 +240,18 @@ class _Curve:
             return
         most, steps = self.found[-1].peak_bytes, max(2, self.num_points // 3)
         sweep = BudgetSweep(self.graph, free=self.order == "free", seed=self.seed)
-        for k in range(steps - 1, 0, -1):
-            budget = self.least_bytes + k * (most - self.least_bytes) // steps
-            with self.effort.take(_DOWN_SHARE * self.whole / steps) as part:
-                found = sweep.at(budget, part)
-            if found is None:
-                self.lowest_vain = budget
-                return
-            self.add(found)
+        with self.effort.take(_DOWN_SHARE * self.whole) as whole:
+            amount = whole.left / steps
+            for k in range(steps - 1, 0, -1):
+                budget = self.least_bytes + k * (most - self.least_bytes) // steps
+                found = None
+                while found is None and not whole.is_over():  # it goes on from where it came to
+                    with whole.take(amount) as part:
+                        found = sweep.at(budget, part)
+                if found is None:
+                    self.lowest_vain = budget
+                    return
+                self.add(found)
 
     def sweep_between(self) -> None:
         """Go up from the least budget with a schedule, and down again, in small steps."""
@@ -274,8 +278,6 @@ class _Curve:
         """Search downwards for the least feasible memory."""
         self.add_segments()
         too_small = self.least_bytes - 1
-        if self.lowest_vain < self.found[0].peak_bytes:  # no segment needs less
-            too_small = max(too_small, self.lowest_vain)
         least: Simulation | None = None  # of the least peak, whatever its time
         while self.is_worth_it(self.descent_share()):
             lowest = self.found[0].peak_bytes if least is None else least.peak_bytes
@@ -284,6 +286,8 @@ class _Curve:
             budget = (lowest + too_small) // 2
             if not self.asked and self.least_bytes > too_small:
                 budget = max(budget, self.least_bytes)
+            if not self.asked and budget < self.lowest_vain < lowest:
+                budget = self.lowest_vain  # the sweep had little work for it
             seen = self.ask(budget, self.amount(), near=least)
             if self.found[0].peak_bytes <= budget:
                 least = None
