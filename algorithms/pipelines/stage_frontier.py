@@ -41,6 +41,9 @@ MAX_POINTS = 256
 MAX_WORK = 6000
 """Points times layers: of longer runs, fewer points are kept."""
 
+# By which sums of the same times differ.
+_ROUNDING = 1e-9
+
 MAX_TABLE_POINTS = 20_000_000
 MAX_TABLE_WORK = 2_000_000_000
 
@@ -225,10 +228,14 @@ class StageFrontiers:
         whole = self._replayed(lo, hi, hi, _NOTHING)
         kept = each = _NOTHING
         for i in range(hi - 1, lo - 1, -1):
-            kept = _only(self._keep(i, hi, kept))
+            kept = _of_columns(self._keep(i, hi, kept), True)
             each = self._replayed(i, i + 1, hi, each)
         plans = keep_all(num), layer_inputs(num), stage_input(num)
-        return list(zip((kept, each, whole), plans, strict=True))
+        found = list(zip((kept, each, whole), plans, strict=True))
+        # Within a cap there may be no replay at all, or only one with repeats of its own.
+        p = self.problem
+        once_s = float(p.forward_s[lo:hi].sum() + p.own_s[lo:hi].sum()) * (1 + _ROUNDING)
+        return [(one, plan) for one, plan in found if one.num_points and one.time_s[0] <= once_s]
 
     def _replayed(self, i: int, j: int, hi: int, child: Front) -> Front:
         """The one point at which layers ``i..j-1`` run again as fast as they can."""
@@ -238,7 +245,8 @@ class StageFrontiers:
             for k in range(i, j)
         )
         forward_s = float(p.forward_s[i:j].sum())
-        return _only([column[-1:] for column in self._drop((i, j, hi), peak, forward_s, child)])
+        columns = self._drop((i, j, hi), peak, forward_s, child)
+        return _of_columns([column[-1:] for column in columns], True)
 
     def _early_s(self, i: int, j: int, memory: int) -> float:
         total = 0.0
@@ -257,8 +265,7 @@ class StageFrontiers:
         if chosen.size > most:
             complete = False
             chosen = chosen[_spread(columns, chosen, most)]
-        held, need, time_s, late_s, step, child, memory = (column[chosen] for column in columns)
-        return Front(held, need, time_s, late_s, complete, step, child, memory)
+        return _of_columns([column[chosen] for column in columns], complete)
 
     def with_usual(self, lo: int, hi: int) -> tuple[Front, list[StagePlan]]:
         """The front with the points behind it of `usual` that differ, and the plans of these."""
@@ -272,7 +279,7 @@ class StageFrontiers:
                 points.append(one)
                 plans.append(plan)
         columns = [np.concatenate(column) for column in zip(*map(_columns, points), strict=True)]
-        return Front(*columns[:4], front.complete, *columns[4:]), plans
+        return _of_columns(columns, front.complete), plans
 
     def plan(self, lo: int, hi: int, point: int) -> StagePlan:
         """The runs behind a point of ``front(lo, hi)``."""
@@ -301,14 +308,15 @@ def _columns(front: Front) -> tuple[NDArray[Any], ...]:
     return (*_sizes_and_times(front), front._step, front._child, front._memory)
 
 
-def _only(columns: Sequence[NDArray[Any]]) -> Front:
-    """The front of one point; the columns are those of `StageFrontiers._keep`."""
+def _of_columns(columns: Sequence[NDArray[Any]], complete: bool) -> Front:
+    """The front of points whose columns are those of `StageFrontiers._keep`."""
     held, need, time_s, late_s, step, child, memory = columns
     held, need = held.astype(np.int64), need.astype(np.int64)
-    return Front(held, need, time_s, late_s, True, step, child, memory)
+    return Front(held, need, time_s, late_s, complete, step, child, memory)
 
 
-_NOTHING = _only([np.zeros(1, np.int64)] * 2 + [np.zeros(1)] * 2 + [np.zeros(1, np.int64)] * 3)
+_NONE, _NO_TIME = np.zeros(1, np.int64), np.zeros(1)
+_NOTHING = _of_columns([_NONE, _NONE, _NO_TIME, _NO_TIME, _NONE, _NONE, _NONE], True)
 
 
 def _spread(columns: list[NDArray[Any]], chosen: NDArray[np.int64], most: int) -> Any:
