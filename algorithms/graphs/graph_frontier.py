@@ -266,9 +266,11 @@ class _Curve:
             for budget in budgets if upwards else reversed(budgets):
                 if self.effort.is_over():
                     return
-                below = [one for one in self.found if one.peak_bytes <= budget]
-                above = [one for one in self.found if one.peak_bytes > budget]
-                sweep.go_on_from((below[-1] if upwards else above[0]).schedule)
+                below = [one for one in self.found if one.peak_bytes <= budget][-1:]
+                above = [one for one in self.found if one.peak_bytes > budget][:1]
+                # There is none above where store-all's time is met with so little memory.
+                start = below[0] if upwards or not above else above[0]
+                sweep.go_on_from(start.schedule)
                 with self.effort.take(_BETWEEN_SHARE * self.whole / (2 * steps)) as part:
                     found = sweep.at(budget, part)
                 if found is not None:

@@ -155,3 +155,12 @@ def test_what_a_sweep_missed_is_searched():
     curve.descend()
     assert curve.asked[0] == curve.lowest_vain or curve.found[0].peak_bytes < curve.lowest_vain
     assert curve.found[0].peak_bytes < 0.8 * peak
+
+
+@pytest.mark.parametrize("free_forwards", [1, 3])
+def test_store_all_may_be_met_with_less_memory(free_forwards):
+    """Where a repeat takes no time, a point beats it: the sweep had none above to start from."""
+    graph = unit_training_chain(6)
+    ops = [replace(op, time_s=0.0) if k < free_forwards else op for k, op in enumerate(graph.ops)]
+    graph = replace(graph, ops=tuple(ops))
+    check_curve(graph_frontier(graph, effort=0.1, num_points=8), graph)
