@@ -268,7 +268,7 @@ def prove_by_cuts(
     tried = [(single,), several] if len(several) > 1 else [several]
     for ops in tried:
         cuts = [table.cut(op) for op in sorted(ops)]
-        rows = cut_rows(table, cuts, doubling=search.doubling)
+        rows = cut_rows(table, cuts, doubling=search.places.doubling)
         most = max_leaves if ops == tried[-1] else 1
         tree = BranchTree(rows, target, effort, most)
         if math.isfinite(tree.bound) and (best is None or tree.bound > best.bound):
@@ -284,7 +284,7 @@ def prove_by_cuts(
         "num_leaves": best.num_leaves,
         "tree": best.document,
     }
-    if search.doubling:
+    if search.places.doubling:
         proof["doubling"] = True
     least_s = sum((Fraction(op.time_s) for op in graph.ops), Fraction(0))
     scope = FIXED_ORDER if order == "fixed" else ANY_SCHEDULE

@@ -8,41 +8,9 @@ from dataclasses import dataclass
 from schedsim.kernels.compiled import kernel_for as kernel
 from schedsim.kernels.record import Ints, Reals, Record
 
-from ._memory_profile import (
-    BOOL,
-    EXTRA,
-    EXTRA_AT,
-    FIRST,
-    FIXED,
-    INT,
-    LARGEST,
-    LAST,
-    NTH,
-    NUM_EDITS,
-    NUM_EXTRA,
-    NUM_SLOTS,
-    OP,
-    PACKED_GRAPH,
-    PREV,
-    PRODUCER,
-    PROFILE,
-    READS,
-    REAL,
-    SIZE,
-    SLOT,
-    WORK,
-    WRITES,
-    PackedGraph,
-    Profile,
-    first_out,
-    max_range,
-    next_read,
-    peak_slot,
-    random_unit,
-    run_before,
-    store_runs,
-    undo_edits,
-)
+from ._last_reads import first_out, next_read, run_before
+from ._live_bytes import max_range, peak_slot
+from ._memory_profile import store_runs
 from ._moves import (
     MAX_INSERTED,
     drop_extra,
@@ -52,6 +20,28 @@ from ._moves import (
     recompute_before,
     repair,
     try_dropping,
+)
+from ._packed_graph import FIXED, NTH, PACKED_GRAPH, PRODUCER, READS, SIZE, WRITES, PackedGraph
+from ._profile_edits import undo_edits
+from ._profile_record import (
+    BOOL,
+    EXTRA,
+    EXTRA_AT,
+    FIRST,
+    INT,
+    LARGEST,
+    LAST,
+    NUM_EDITS,
+    NUM_EXTRA,
+    NUM_SLOTS,
+    OP,
+    PREV,
+    PROFILE,
+    REAL,
+    SLOT,
+    WORK,
+    Profile,
+    random_unit,
 )
 
 

@@ -16,12 +16,16 @@ import numpy as np
 
 from ._cut_labels import NEED, ROOM, CutLabels
 from ._cut_model import cut_labels, longer_intervals
+from ._cut_places import LOOK_CUTS
 from ._cut_separation import RelaxedPoint, excess_bytes, missing_intervals
 from ._milp import Answer, Floats, Ints, SolvedPoint
 
 if TYPE_CHECKING:
     from ._cut_search import CutSearch
 
+# The cuts of the first round, where intervals of many lengths count, and the share of the work that
+# must be enough for them.
+_FIRST_ROUND, _FIRST_SHARE = 20, 0.15
 # Rounds that share the work, each with so many times that of the one before: where the first of
 # them has many cuts, and where it follows a relaxation of a few.
 _ROUNDS, _GROWTH = 4, 1.5
@@ -81,7 +85,7 @@ class CutRounds:
         if search.relaxed is None or left <= 0 or not search.may(until):
             return
         shares = [_GROWTH**number for number in range(_ROUNDS)]
-        self.ops = sorted(search.spread_widely(left))
+        self.ops = sorted(self._spread_widely(left))
         if self.ops:
             self.longer = self._of_many_lengths()
         else:
@@ -91,7 +95,9 @@ class CutRounds:
             self._choose(last, left * shares[0] / sum(shares))
         known, idle = 0.0, 0
         while search.may(until) and (left := search.effort.left - until) > 0:
-            while len(shares) > 1 and not search.affords(self.ops, left * shares[0] / sum(shares)):
+            while len(shares) > 1 and not search.places.affords(
+                self.ops, left * shares[0] / sum(shares)
+            ):
                 shares.pop(0)
             share = shares[0] / sum(shares)
             shares = shares[1:] or [1.0]
@@ -112,10 +118,21 @@ class CutRounds:
             if before == (self.ops, self.longer) and answer.finished:
                 return
 
+    def _spread_widely(self, left: float) -> list[int]:
+        """More cuts than before, where intervals of many lengths prove much.
+
+        None where so much effort is too little for them, or where more were looked at before.
+        """
+        places = self.search.places
+        if not places.doubling or len(places.prices) > LOOK_CUTS:
+            return []
+        found = places.placed(_FIRST_ROUND)
+        return found if places.affords(found, _FIRST_SHARE * left) else []
+
     def _of_many_lengths(self) -> set[tuple[int, int]]:
         """The intervals that a search without rounds looks at."""
         ends = [*self.ops, self.end]
-        pairs = longer_intervals(len(self.ops), doubling=self.search.doubling)
+        pairs = longer_intervals(len(self.ops), doubling=self.search.places.doubling)
         return {(ends[k], ends[last]) for k, last in pairs}
 
     def _choose(self, answer: Answer, next_work: float) -> None:
@@ -133,9 +150,9 @@ class CutRounds:
         for op in self._candidates(point, kept, prices):
             if len(chosen) >= most:
                 break
-            if search.promise[op] > 0 and search.affords([*chosen, op], next_work):
-                search.choose(chosen, [op])
-        if search.doubling:
+            if search.places.promise[op] > 0 and search.places.affords([*chosen, op], next_work):
+                search.places.choose(chosen, [op])
+        if search.places.doubling:
             found = self._kept_intervals(place) | self._missing(point, len(kept))
             # An interval that is divided now is a long one.
             found |= set(pairwise([*kept, self.end]))
@@ -161,7 +178,7 @@ class CutRounds:
     ) -> list[int]:
         """Ops for new cuts, the most promising first."""
         excess = excess_bytes(self.search.table, point)
-        excess[self.search.promise <= 0] = -np.inf
+        excess[self.search.places.promise <= 0] = -np.inf
         least = _EXCESS * self.search.budget_bytes
         worst: list[tuple[float, int]] = []
         stretches = list(pairwise([-1, *kept, self.end]))
@@ -171,7 +188,7 @@ class CutRounds:
                 worst += [(float(excess[op]), op)] if excess[op] > least else []
         found = [op for _, op in sorted(worst, key=lambda one: (-one[0], one[1]))]
         known = {*found, *self.dropped, *kept}
-        if self.search.doubling:
+        if self.search.places.doubling:
             for dear in sorted(kept, key=lambda op: (-prices[op], op)):
                 for op in (dear + far for far in _BESIDE):
                     if 0 <= op < self.end and op not in known:
@@ -182,7 +199,7 @@ class CutRounds:
             nearest = low + 1 + quarter if low >= 0 else high - _NEAR
             inside = [op for op in range(max(0, nearest), high - quarter) if op not in known]
             if inside:
-                found.append(max(inside, key=lambda op: (self.search.promise[op], -op)))
+                found.append(max(inside, key=lambda op: (self.search.places.promise[op], -op)))
         return found
 
     def _point(self, x: Floats) -> RelaxedPoint:
@@ -190,7 +207,7 @@ class CutRounds:
         num_cuts, num_tensors = len(self.ops), self.search.table.num_tensors
         alive, again = x[: num_cuts * num_tensors], x[num_cuts * num_tensors :]
         return RelaxedPoint(
-            [self.search.cut(op) for op in self.ops],
+            [self.search.places.cut(op) for op in self.ops],
             alive.reshape(num_cuts, num_tensors),
             again[: num_cuts * self.end].reshape(num_cuts, self.end),
         )

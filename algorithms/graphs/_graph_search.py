@@ -24,7 +24,7 @@ from ._cut_search import CutSearch
 from ._cut_table import Order
 from ._greedy_order import greedy_order
 from ._lean import lean_schedule
-from ._memory_profile import pack_graph
+from ._packed_graph import pack_graph
 from ._seeds import saved_bytes_start
 from ._walker import GraphWalker, num_walkers
 from .bounds import least_memory_bytes
@@ -46,6 +46,15 @@ _BOUND_OF_NO_MOVES, _MOVES_PER_UNIT = 0.2, 3_400
 
 # The share of the first round after which the walkers meet for the first time.
 _FIRST_MEETING = 0.1
+
+# From so many ops on, a scout comes before the walkers where none of them fits, with that share of
+# the effort and of the usual temperature of the peak: it is within most limits after a fifth of the
+# work that others take. And the bound begins when the walkers have met for the first time. On fewer
+# ops the others are in time, and where memory is tight they need all of the work.
+_SLOW_OPS, _SCOUTED, _SCOUT_WARM = 3000, 0.06, 0.2
+
+# More than any schedule takes, and finite.
+_ANY_S = 1e300
 
 # A schedule that the bound suggests is worth a repair up to so many times the budget.
 _CLOSE = 1.1
@@ -90,6 +99,7 @@ class GraphSearch:
         self._solved = False  # whether the bound's own schedule is the answer
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
+        self.scout: GraphWalker | None = None
 
     def run(self, starts: Sequence[Schedule]) -> None:
         """Search until the effort is spent, or nothing better can be found."""
@@ -144,8 +154,11 @@ class GraphSearch:
             if self._none_fits() and not self._solved:
                 self.lean = self._find_lean(usual[:2])
             return
-        if bounding.ident is None:
+        is_slow = self.effort.counted and self.graph.num_ops >= _SLOW_OPS
+        if bounding.ident is None and not is_slow:
             bounding.start()
+        if is_slow and self.effort.moves is None and self._none_fits():
+            self._scout(pool, usual[0])
         try:
             self._rounds(pool, bounding, usual[:2])
         finally:
@@ -168,8 +181,23 @@ class GraphSearch:
         few = _BOUND_OF_NO_MOVES + self.effort.moves / _MOVES_PER_UNIT
         return min(_BOUND_WORK, few / self.effort.left)
 
+    def _scout(self, pool: Pool[GraphWalker], line: NDArray[Any]) -> None:
+        """Look for any schedule that fits, so that there is one soon; the walkers do better later.
+
+        They begin warmer, which takes them longer and ends lower.
+        """
+        self.scout = scout = self._make(0, line)
+        scout.warm_bytes *= _SCOUT_WARM
+        pool.enough_s = _ANY_S
+        pool.walk([scout], RoundPart(0, 0.0, _FIRST_MEETING), _SCOUTED)
+        pool.winner, pool.enough_s = None, self._enough_s()
+        pool.progress.report(scout.best_s)
+
     def _none_fits(self) -> bool:
-        return all(walker.best_s == np.inf for walker in self.walkers)
+        return all(walker.best_s == np.inf for walker in self._all())
+
+    def _all(self) -> list[GraphWalker]:
+        return self.walkers if self.scout is None else [*self.walkers, self.scout]
 
     def _find_lean(self, lines: Sequence[NDArray[Any]]) -> Simulation:
         """The schedule of least peak that does not depend on the budget.
@@ -225,6 +253,8 @@ class GraphSearch:
             width = segment.high - segment.low
             pool.walk(active, segment, width / left)
             left -= width
+            if bounding.ident is None:
+                bounding.start()
             if lean is not None:
                 active += self._begin_lean(pool, lean)
                 lean = None
@@ -236,7 +266,7 @@ class GraphSearch:
                 self._learn(pool)
                 done = self._done(pool)
             else:  # how far the bound has come by now is chance
-                done = self.effort.is_over(min(walker.best_s for walker in self.walkers))
+                done = self.effort.is_over(min(walker.best_s for walker in self._all()))
             if pool.winner is not None or done:
                 if lean is not None:
                     self.lean = pool.wait(lean)
@@ -253,7 +283,7 @@ class GraphSearch:
         self._learn(pool)
 
     def _done(self, pool: Pool[GraphWalker]) -> bool:
-        best_s = min((walker.best_s for walker in self.walkers), default=np.inf)
+        best_s = min((walker.best_s for walker in self._all()), default=np.inf)
         # Where work is counted, it must not matter how early the bound ends.
         if self.cuts is not None and (self._joined or not self.effort.counted):
             best_s = min(best_s, self.cuts.best_s)
@@ -371,7 +401,7 @@ class GraphSearch:
         cuts = self.cuts
         if self._solved and cuts is not None:
             return cuts.best
-        found = [walker for walker in self.walkers if walker.best_s < np.inf]
+        found = [walker for walker in self._all() if walker.best_s < np.inf]
         best = self._winner or min(found, key=lambda walker: walker.rank, default=None)
         best_s = best.best_s if best is not None else np.inf
         if cuts is not None and cuts.best is not None and cuts.best_s < best_s:
@@ -382,7 +412,7 @@ class GraphSearch:
 
     def least(self) -> Simulation:
         """The simulation of the schedule of the least peak, of the schedules that do not fit."""
-        walkers = [walker for walker in self.walkers if walker.least_runs.size]
+        walkers = [walker for walker in self._all() if walker.least_runs.size]
         if not walkers:
             return simulate(self.graph, Schedule.store_all(self.graph))
         least = min(walkers, key=lambda walker: walker.least_bytes)

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.compiled import kernel_for as kernel
 
-from ._memory_profile import PACKED_GRAPH, PRODUCER, READERS, READS, REAL, SIZE, WRITES, PackedGraph
+from ._packed_graph import PACKED_GRAPH, PRODUCER, READERS, READS, SIZE, WRITES, PackedGraph
+from ._profile_record import REAL
 
 
 @kernel(PACKED_GRAPH, REAL)

@@ -20,7 +20,9 @@ from schedsim.simulation.simulator import Simulation, simulate
 
 from ._anneal import Found, Rules, walk
 from ._forward_part import forward_part
-from ._memory_profile import LARGEST, NUM_EDITS, PackedGraph, Profile, make_profile, store_runs
+from ._memory_profile import make_profile, store_runs
+from ._packed_graph import PackedGraph
+from ._profile_record import LARGEST, NUM_EDITS, Profile
 from .chen_articulation import segment_runs
 
 # Evictions and moves come in chunks, after each of which the schedule of lowest peak is kept.

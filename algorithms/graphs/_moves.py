@@ -9,44 +9,29 @@ from numpy.typing import NDArray
 
 from schedsim.kernels.compiled import kernel_for as kernel
 
-from ._memory_profile import (
+from ._last_reads import first_out, is_unread, last_read, next_read, run_before
+from ._live_bytes import max_range, peak_slot
+from ._packed_graph import FIXED, NTH, PACKED_GRAPH, PRODUCER, READS, SIZE, WRITES, PackedGraph
+from ._profile_edits import can_edit, insert_run, remove_run, undo_edits
+from ._profile_record import (
     BOOL,
     EXTRA,
     FIRST,
-    FIXED,
     INT,
     INTS,
     LARGEST,
     LAST,
     NEXT,
-    NTH,
     NUM_EDITS,
     NUM_EXTRA,
     OP,
-    PACKED_GRAPH,
     PREV,
-    PRODUCER,
     PROFILE,
-    READS,
     REAL,
-    SIZE,
     SLOT,
     WORK,
-    WRITES,
-    PackedGraph,
     Profile,
-    can_edit,
-    first_out,
-    insert_run,
-    is_unread,
-    last_read,
-    max_range,
-    next_read,
-    peak_slot,
     random_unit,
-    remove_run,
-    run_before,
-    undo_edits,
 )
 
 # Rows of `Profile.scratch`; stacks that are in use at the same time have different rows.

@@ -11,19 +11,9 @@ from numpy.typing import NDArray
 from schedsim.dataflow.graph import Graph
 
 from ._anneal import Found, Rules, walk
-from ._memory_profile import (
-    LARGEST,
-    NUM_EDITS,
-    NUM_SLOTS,
-    NUM_SPARE,
-    WORK,
-    PackedGraph,
-    Profile,
-    load_runs,
-    make_profile,
-    store_runs,
-    work_per_unit,
-)
+from ._memory_profile import load_runs, make_profile, store_runs
+from ._packed_graph import PackedGraph
+from ._profile_record import LARGEST, NUM_EDITS, NUM_SLOTS, NUM_SPARE, WORK, Profile, work_per_unit
 
 
 @dataclass(frozen=True, slots=True)

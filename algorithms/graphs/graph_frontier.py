@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import SchedsimError, UnsupportedError
 from schedsim.plans.curves import BoundPoint, ParetoCurve, ParetoPoint
@@ -15,6 +17,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from ._block_line import SolvedLine
+from ._budget_sweep import BudgetSweep
 from ._cut_table import Order
 from ._forward_part import forward_part
 from .bounds import least_memory_bytes, scope_of
@@ -31,6 +34,9 @@ _DESCENT_SHARE = 0.25
 _SEARCH_SHARE = 0.6
 # As long as there are so few points, more points are worth more than better ones.
 _FEW_POINTS, _FEW_SHARE = 8, 0.9
+# The curve begins with sweeps where as many single searches as there are points would take more
+# than that share of the effort; the first sweep takes so much of it, and the later ones together.
+_MANY, _DOWN_SHARE, _BETWEEN_SHARE = 0.1, 0.1, 0.3
 # Budgets closer together than this part of the store-all peak count as one.
 _RESOLUTION = 500
 
@@ -60,6 +66,13 @@ def graph_frontier(
     Where the effort is spent before there are enough points, segments of other sizes take the
     largest gaps. On a large graph that is a line of blocks, the search begins with schedules of
     that line, solved once for all budgets (`hierarchical`).
+
+    Where single searches are expensive, on a thousand ops and more, one walker first goes through
+    many budgets without starting anew: down from the store-all peak in a few large steps, and, once
+    the least memory is known, up from there and down again in small steps. On 3,000 ops a budget
+    then costs a tenth of a search, and most of the effort is left for the points that are searched
+    again, a bound beside each. Where that is too little for all points, they are some that are
+    spread over the curve; the others have the bound of the next one above, which holds for them.
 
     Every search starts from the schedules of both neighbouring points, of which the one of the
     smaller budget fits. A point's budget is the simulated peak of its schedule; points that another
@@ -112,7 +125,9 @@ def graph_frontier(
     curve = _Curve(graph, order, effort, num_points, seed)
     try:
         curve.add_line()
+        curve.sweep_down()
         curve.descend()
+        curve.sweep_between()
         curve.refine()
         curve.polish()
     except (KeyboardInterrupt, _CurveInterrupted):
@@ -175,6 +190,7 @@ class _Curve:
         self.proven: list[tuple[int, float]] = [(everything.peak_bytes, graph.store_all_s)]
         self.least_bytes, _ = least_memory_bytes(graph)
         self.finest_bytes = max(1, everything.peak_bytes // _RESOLUTION)
+        self.lowest_vain = 0  # a budget that a sweep ended at without a schedule
         self.line_share = 0.0  # share of the effort that the line took
         # No search is begun with less.
         self.least_work = min(0.02 + 3e-4 * graph.num_ops, self.whole / 4)
@@ -214,6 +230,52 @@ class _Curve:
             if not schedules or schedules[0].peak_bytes > budget:
                 return
 
+    def sweeps(self) -> bool:
+        """Whether single searches are too expensive for the first points of the curve."""
+        return self.num_points > 2 and self.num_points * self.least_work > _MANY * self.whole
+
+    def sweep_down(self) -> None:
+        """Go down from the store-all peak until nothing fits, in few large steps."""
+        if not self.sweeps() or len(self.found) > 1:
+            return
+        most, steps = self.found[-1].peak_bytes, max(2, self.num_points // 3)
+        sweep = BudgetSweep(self.graph, free=self.order == "free", seed=self.seed)
+        with self.effort.take(_DOWN_SHARE * self.whole) as whole:
+            amount = whole.left / steps
+            for k in range(steps - 1, 0, -1):
+                budget = self.least_bytes + k * (most - self.least_bytes) // steps
+                found = None
+                while found is None and not whole.is_over():  # it goes on from where it came to
+                    with whole.take(amount) as part:
+                        found = sweep.at(budget, part)
+                if found is None:
+                    self.lowest_vain = budget
+                    return
+                self.add(found)
+
+    def sweep_between(self) -> None:
+        """Go up from the least budget with a schedule, and down again, in small steps."""
+        if not self.sweeps() or len(self.found) < 2:
+            return
+        low, most = self.found[0].peak_bytes, self.found[-1].peak_bytes
+        steps = max(2, 2 * self.num_points // 3)
+        sweep = BudgetSweep(self.graph, free=self.order == "free", seed=self.seed)
+        # Denser towards the least, where the curve is steep.
+        budgets = [low + int((k / steps) ** 1.5 * (most - low)) for k in range(1, steps)]
+        for upwards in (True, False):
+            for budget in budgets if upwards else reversed(budgets):
+                if self.effort.is_over():
+                    return
+                below = [one for one in self.found if one.peak_bytes <= budget][-1:]
+                above = [one for one in self.found if one.peak_bytes > budget][:1]
+                # There is none above where store-all's time is met with so little memory.
+                start = below[0] if upwards or not above else above[0]
+                sweep.go_on_from(start.schedule)
+                with self.effort.take(_BETWEEN_SHARE * self.whole / (2 * steps)) as part:
+                    found = sweep.at(budget, part)
+                if found is not None:
+                    self.add(found)
+
     def descend(self) -> None:
         """Search downwards for the least feasible memory."""
         self.add_segments()
@@ -226,6 +288,8 @@ class _Curve:
             budget = (lowest + too_small) // 2
             if not self.asked and self.least_bytes > too_small:
                 budget = max(budget, self.least_bytes)
+            if not self.asked and budget < self.lowest_vain < lowest:
+                budget = self.lowest_vain  # the sweep had little work for it
             seen = self.ask(budget, self.amount(), near=least)
             if self.found[0].peak_bytes <= budget:
                 least = None
@@ -279,8 +343,15 @@ class _Curve:
             self.ask((gap.first_bytes + gap.last_bytes) // 2, self.amount())
 
     def polish(self) -> None:
-        """Search again at the points that are not proven, from the least budget up."""
+        """Search again at the points that are not proven, from the least budget up.
+
+        Where there is too little effort for all of them, at some that are spread over the curve.
+        """
         budgets = [point.budget_bytes for point in self.points() if not point.exact]
+        most = max(1, int(self.effort.left / self.least_work)) if self.least_work else len(budgets)
+        if len(budgets) > most:
+            places = np.linspace(0, len(budgets) - 1, most).round().astype(int)
+            budgets = [budgets[place] for place in places.tolist()]
         for number, budget in enumerate(budgets):
             amount = self.effort.left / (len(budgets) - number)
             if not self.is_worth_it(1.0):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -101,6 +103,7 @@ class Selection:
         for v, most in enumerate(facts.in_flight):
             lo, hi = pipeline.cuts[v], pipeline.cuts[v + 1]
             self.stages.append(HeldStage(fronts.front(lo, hi), most, sizes[lo]))
+        self._fixed: list[list[StagePlan]] = []  # of each stage, what `_wide` adds to its front
         self.message_s = self.times.message_times(pipeline)
         work = [pipeline.stage_work_s(v) for v in range(pipeline.num_stages)]
         self.forward_s = [forward for forward, _ in work]
@@ -116,6 +119,16 @@ class Selection:
     def can_fit(self) -> bool:
         """Whether every stage by itself has a point within the fronts' cap."""
         return all(stage.front.num_points for stage in self.stages)
+
+    @cached_property
+    def _wide(self) -> list[HeldStage]:
+        """The stages with the fixed plans behind the points of their fronts."""
+        found = []
+        for v, stage in enumerate(self.stages):
+            front, plans = self.fronts.with_usual(*self.pipeline.cuts[v : v + 2])
+            self._fixed.append(plans)
+            found.append(replace(stage, front=front))
+        return found
 
     def makespan_s(self, choices: Sequence[StageChoice]) -> float:
         """Step time by times of whole stages, in seconds."""
@@ -208,7 +221,11 @@ class Selection:
         found: list[StagePlan | list[StagePlan]] = []
         for v, choice in enumerate(choices):
             lo, hi = self.pipeline.cuts[v], self.pipeline.cuts[v + 1]
-            plans = [self.fronts.plan(lo, hi, p) for p in choice.points]
+            num = self.stages[v].front.num_points
+            plans = [
+                self.fronts.plan(lo, hi, p) if p < num else self._fixed[v][p - num]
+                for p in choice.points
+            ]
             found.append(plans if len(plans) > 1 else plans[0])
         return found
 
@@ -245,6 +262,8 @@ class Selection:
         if known is None or self.makespan_s(least) * (1 - ROUNDING) < known.makespan_s:
             best = _fastest([known, self.run(least)], budget_bytes)
         best = self._unlimited(budget_bytes, self.every_choice(budget_bytes, best))
+        if thorough:
+            best = self._with_fixed(budget_bytes, best)
         rungs = self.ladder(least_bytes, num_steps)
         top = budget_bytes
         for foot in range(len(rungs) - 1, -1, -num_steps):
@@ -270,6 +289,29 @@ class Selection:
         if best is not None and self.makespan_s(choices) * (1 - ROUNDING) >= best.makespan_s:
             return best
         return _fastest([best, self.run(choices)], budget_bytes)
+
+    def _with_fixed(self, budget_bytes: int, best: PipelineRun | None) -> PipelineRun | None:
+        """`best`, or the fastest run with fixed plans, of all stages or of one, the others least.
+
+        Messages wait on a device that is slower than those beside it: what fits may be a slower
+        plan of a neighbour, which the model of sizes knows nothing of.
+        """
+        least, every = self.least(), []
+        fixed = [stage.choice((stage.front.num_points - 1,)) for stage in self._wide]
+        every.append(fixed)
+        every += [[*least[:v], fixed[v], *least[v + 1 :]] for v in range(len(least))]
+        for chosen in every:
+            below = np.inf if best is None else best.makespan_s
+            if self.makespan_s(chosen) * (1 - ROUNDING) < below and self._may_fit(
+                chosen, budget_bytes
+            ):
+                best = _fastest([best, self.run(chosen)], budget_bytes)
+        return best
+
+    def _may_fit(self, choices: Sequence[StageChoice], budget_bytes: int) -> bool:
+        """Whether the choices do not surely exceed the budget."""
+        room = self.room(budget_bytes)
+        return all(self._least_size(choices, k) <= size for k, size in enumerate(room))
 
     def _climbed(
         self, best: PipelineRun | None, rungs: Sequence[int], most_bytes: int
@@ -332,16 +374,10 @@ class Selection:
 
         Where there are few with two points a stage in turn, too, the fastest of these.
         """
-        counts = [stage.front.num_points for stage in self.stages]
-        if not all(counts) or math.prod(counts) > MOST_CHOICES:
+        stages = next((some for some in (self._wide, self.stages) if self._are_few(some)), None)
+        if stages is None:
             return best
-        num_actions = math.prod(counts) * sum(map(len, self.order))
-        if self.pipeline.num_chunks > 1 and num_actions > MOST_ACTIONS:
-            return best
-        room = self.room(budget_bytes)
-        every = [
-            [stage.choice((p,)) for p in range(stage.front.num_points)] for stage in self.stages
-        ]
+        every = [[stage.choice((p,)) for p in range(stage.front.num_points)] for stage in stages]
         # One device's stages are chosen for together, without mixing.
         if self.mix and self.pipeline.num_chunks == 1:
             mixed = [all_mixed(stage) for stage in self.stages]
@@ -354,8 +390,7 @@ class Selection:
         small = [
             chosen
             for chosen in itertools.product(*every)
-            if self._work_s(chosen) * (1 - ROUNDING) < below
-            and all(self._least_size(chosen, k) <= size for k, size in enumerate(room))
+            if self._work_s(chosen) * (1 - ROUNDING) < below and self._may_fit(chosen, budget_bytes)
         ]
         for chosen in sorted(small, key=self.makespan_s):
             if self.makespan_s(chosen) * (1 - ROUNDING) >= below:
@@ -364,6 +399,13 @@ class Selection:
             if run.peak_bytes <= budget_bytes:
                 return _fastest([best, run], budget_bytes)
         return best
+
+    def _are_few(self, stages: Sequence[HeldStage]) -> bool:
+        """Whether all choices of one point a stage may be looked at."""
+        num = math.prod(stage.front.num_points for stage in stages)
+        num_actions = num * sum(map(len, self.order))
+        several = self.pipeline.num_chunks > 1
+        return 0 < num <= MOST_CHOICES and not (several and num_actions > MOST_ACTIONS)
 
     def _work_s(self, choices: Sequence[StageChoice]) -> float:
         """Seconds that the busiest stage works for all micro-batches."""
@@ -408,8 +450,9 @@ class Selection:
         if self.pipeline.num_chunks == 1:
             return self._size(choices, device)
         mine = range(device, self.pipeline.num_stages, self.pipeline.num_devices)
-        held = {v: self.stages[v].held_by(choices[v].points[0]) for v in mine}
-        one = max(held[v] + self.stages[v].work_of(choices[v].points[0]) for v in mine)
+        stages = self._wide
+        held = {v: stages[v].held_by(choices[v].points[0]) for v in mine}
+        one = max(held[v] + stages[v].work_of(choices[v].points[0]) for v in mine)
         return max(one, *(sum(n * held[v] for v, n in at.items()) for at in self.together[device]))
 
     def _size(self, choices: Sequence[StageChoice], device: int) -> int:
@@ -419,7 +462,7 @@ class Selection:
         held = 0
         work = 0
         for v in mine:
-            stage, choice = self.stages[v], choices[v]
+            stage, choice = self._wide[v], choices[v]
             own = max(stage.work_of(p) for p in choice.points)
             held += choice.size_bytes - own
             work = max(work, own)

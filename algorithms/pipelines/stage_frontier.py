@@ -20,6 +20,7 @@ before its first backward, so it may run while the stage waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.chain import Chain, Stage
-from schedsim.pipelines import StagePlan
+from schedsim.pipelines import StagePlan, keep_all, layer_inputs, stage_input
 
 from ..chains._recurrence import Table
 from ..chains.persistent import Problem
@@ -39,6 +40,9 @@ MAX_POINTS = 256
 
 MAX_WORK = 6000
 """Points times layers: of longer runs, fewer points are kept."""
+
+# By which sums of the same times differ.
+_ROUNDING = 1e-9
 
 MAX_TABLE_POINTS = 20_000_000
 MAX_TABLE_WORK = 2_000_000_000
@@ -141,15 +145,13 @@ class StageFrontiers:
 
     def _known(self, i: int, hi: int) -> Front:
         if i == hi:
-            nothing = np.zeros(1, np.int64)
-            zero = np.zeros(1)
-            return Front(nothing, nothing, zero, zero, True, nothing, nothing, nothing)
+            return _NOTHING
         last = hi == self.chain.num_stages
         return self._fronts[int(self.problem.row_of[i, hi - i]), last]
 
     def _extend(self, i: int, hi: int) -> Front:
         """The front of ``i..hi-1`` from those of its ends, by both kinds of first step."""
-        found = [self._keep(i, hi)]
+        found = [self._keep(i, hi, self._known(i + 1, hi))]
         problem, peak, forward_s = self.problem, 0, 0.0
         x = problem.x
         for j in range(i + 1, hi + 1):
@@ -158,22 +160,21 @@ class StageFrontiers:
             forward_s += float(problem.forward_s[j - 1])
             if peak > self.cap_bytes:
                 break
-            found.append(self._drop(i, j, hi, peak, forward_s))
+            found.append(self._drop((i, j, hi), peak, forward_s, self._known(j, hi)))
         columns = [np.concatenate(column) for column in zip(*found, strict=True)]
         complete = all(self._known(j, hi).complete for j in range(i + 1, hi + 1))
         most = min(self.max_points, max(32, MAX_WORK // (hi - i)))
         return self._best(columns, complete, most)
 
-    def _keep(self, i: int, hi: int) -> tuple[NDArray[Any], ...]:
-        p, child = self.problem, self._known(i + 1, hi)
+    def _keep(self, i: int, hi: int, child: Front) -> tuple[NDArray[Any], ...]:
+        p = self.problem
         saved, output = int(p.saved[i]), int(p.x[i + 1])
         gradient = int(p.x[i]) if i else 0
-        backward = saved + output + gradient + int(p.backward_ws[i])
+        held = saved - self._freed(hi) if i == hi - 1 else saved
+        backward = held + output + gradient + int(p.backward_ws[i])
         own = max(saved + int(p.saving_ws[i]), backward)
         if i == self.chain.num_stages - 1:
             own = max(own, saved + output + self.chain.loss_workspace_bytes)
-        frees = self.frees_last if hi == self.chain.num_stages else self.frees_outputs
-        held = saved - output if i == hi - 1 and frees else saved
         num, seconds = child.num_points, float(p.own_s[i] - p.forward_s[i])
         return (
             held + child.held_bytes,
@@ -185,16 +186,23 @@ class StageFrontiers:
             np.full(num, -1),
         )
 
+    def _freed(self, hi: int) -> int:
+        """Bytes of the output of a stage that ends at `hi`, if its backward does not need it."""
+        frees = self.frees_last if hi == self.chain.num_stages else self.frees_outputs
+        return int(self.problem.x[hi]) if frees else 0
+
     def _drop(
-        self, i: int, j: int, hi: int, peak: int, forward_s: float
+        self, ends: tuple[int, int, int], peak: int, forward_s: float, child: Front
     ) -> tuple[NDArray[Any], ...]:
-        child, table = self._known(j, hi), self._table
+        (i, j, hi), table = ends, self._table
         row = int(self.problem.row_of[i, j - i])
         points = slice(int(table.start[row]), int(table.start[row] + table.count[row]))
         memory, replay_s = table.memory[points], table.values[points]
         kept = int(self.problem.x[j]) if j < hi else 0
         num, ways = child.num_points, memory.size
-        need = np.maximum(peak, np.maximum((kept + child.need_bytes)[:, None], memory[None, :]))
+        # A replay that ends at `hi` counts the output to the end, as if its backward needed it.
+        replay = memory - (self._freed(hi) if j == hi else 0)
+        need = np.maximum(peak, np.maximum((kept + child.need_bytes)[:, None], replay[None, :]))
         late = child.late_s[:, None] + replay_s[None, :]
         if j == hi:  # what stands before the first backward waits for nothing
             early = [self._early_s(i, j, int(m)) for m in memory]
@@ -208,6 +216,37 @@ class StageFrontiers:
             np.repeat(np.arange(num), ways),
             np.tile(memory, num),
         )
+
+    def usual(self, lo: int, hi: int) -> list[tuple[Front, StagePlan]]:
+        """The fixed plans of layers ``lo..hi-1``, each as a front of its own.
+
+        Other points may beat them. But the number of messages that wait on a device depends on how
+        fast the devices beside it are: in a whole pipeline the slower plan may be the one that
+        fits.
+        """
+        num = hi - lo
+        whole = self._replayed(lo, hi, hi, _NOTHING)
+        kept = each = _NOTHING
+        for i in range(hi - 1, lo - 1, -1):
+            kept = _of_columns(self._keep(i, hi, kept), True)
+            each = self._replayed(i, i + 1, hi, each)
+        plans = keep_all(num), layer_inputs(num), stage_input(num)
+        found = list(zip((kept, each, whole), plans, strict=True))
+        # Within a cap there may be no replay at all, or only one with repeats of its own.
+        p = self.problem
+        once_s = float(p.forward_s[lo:hi].sum() + p.own_s[lo:hi].sum()) * (1 + _ROUNDING)
+        return [(one, plan) for one, plan in found if one.num_points and one.time_s[0] <= once_s]
+
+    def _replayed(self, i: int, j: int, hi: int, child: Front) -> Front:
+        """The one point at which layers ``i..j-1`` run again as fast as they can."""
+        p = self.problem
+        peak = max(
+            (int(p.x[k]) if k > i else 0) + int(p.x[k + 1]) + int(p.forward_ws[k])
+            for k in range(i, j)
+        )
+        forward_s = float(p.forward_s[i:j].sum())
+        columns = self._drop((i, j, hi), peak, forward_s, child)
+        return _of_columns([column[-1:] for column in columns], True)
 
     def _early_s(self, i: int, j: int, memory: int) -> float:
         total = 0.0
@@ -226,8 +265,21 @@ class StageFrontiers:
         if chosen.size > most:
             complete = False
             chosen = chosen[_spread(columns, chosen, most)]
-        held, need, time_s, late_s, step, child, memory = (column[chosen] for column in columns)
-        return Front(held, need, time_s, late_s, complete, step, child, memory)
+        return _of_columns([column[chosen] for column in columns], complete)
+
+    def with_usual(self, lo: int, hi: int) -> tuple[Front, list[StagePlan]]:
+        """The front with the points behind it of `usual` that differ, and the plans of these."""
+        front = self.front(lo, hi)
+        known = set(zip(*(column.tolist() for column in _sizes_and_times(front)), strict=True))
+        points, plans = [front], []
+        for one, plan in self.usual(lo, hi):
+            values = tuple(column.item() for column in _sizes_and_times(one))
+            if values not in known and one.need_bytes[0] <= self.cap_bytes:
+                known.add(values)
+                points.append(one)
+                plans.append(plan)
+        columns = [np.concatenate(column) for column in zip(*map(_columns, points), strict=True)]
+        return _of_columns(columns, front.complete), plans
 
     def plan(self, lo: int, hi: int, point: int) -> StagePlan:
         """The runs behind a point of ``front(lo, hi)``."""
@@ -246,6 +298,25 @@ class StageFrontiers:
                 parts.append([f"F{r - lo}" if r < num else f"B{2 * num - r - lo}" for r in runs])
             point, i = int(front._child[point]), j
         return StagePlan(tuple(run for part in reversed(parts) for run in part))
+
+
+def _sizes_and_times(front: Front) -> tuple[NDArray[Any], ...]:
+    return front.held_bytes, front.need_bytes, front.time_s, front.late_s
+
+
+def _columns(front: Front) -> tuple[NDArray[Any], ...]:
+    return (*_sizes_and_times(front), front._step, front._child, front._memory)
+
+
+def _of_columns(columns: Sequence[NDArray[Any]], complete: bool) -> Front:
+    """The front of points whose columns are those of `StageFrontiers._keep`."""
+    held, need, time_s, late_s, step, child, memory = columns
+    held, need = held.astype(np.int64), need.astype(np.int64)
+    return Front(held, need, time_s, late_s, complete, step, child, memory)
+
+
+_NONE, _NO_TIME = np.zeros(1, np.int64), np.zeros(1)
+_NOTHING = _of_columns([_NONE, _NONE, _NO_TIME, _NO_TIME, _NONE, _NONE, _NONE], True)
 
 
 def _spread(columns: list[NDArray[Any]], chosen: NDArray[np.int64], most: int) -> Any:

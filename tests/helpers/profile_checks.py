@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from schedsim.algorithms.graphs import _memory_profile as profiles
-from schedsim.algorithms.graphs._memory_profile import LARGEST, OP
+from schedsim.algorithms.graphs._live_bytes import max_range, peak_slot
+from schedsim.algorithms.graphs._memory_profile import store_runs
+from schedsim.algorithms.graphs._packed_graph import PackedGraph
+from schedsim.algorithms.graphs._profile_record import LARGEST, OP, Profile
 
 from schedsim import Graph, Schedule, simulate
 
@@ -22,13 +24,13 @@ def exact(graph: Graph) -> bool:
     return True
 
 
-def check(graph: Graph, packed: profiles.PackedGraph, profile: profiles.Profile) -> list[int]:
+def check(graph: Graph, packed: PackedGraph, profile: Profile) -> list[int]:
     """Compare every run's live bytes with the simulator's; the schedule."""
     buffer = np.zeros(profile.run.shape[0], np.int64)
-    runs = buffer[: profiles.store_runs(packed, profile, buffer)].copy()
+    runs = buffer[: store_runs(packed, profile, buffer)].copy()
     simulation = simulate(graph, Schedule(graph.op_names, runs))
     ours = [
-        profiles.max_range(profile, slot, slot) + graph.static_bytes
+        max_range(profile, slot, slot) + graph.static_bytes
         for slot, run in enumerate(profile.slot_run)
         if run >= 0 and profile.run[run, OP] < graph.num_ops
     ]
@@ -37,6 +39,6 @@ def check(graph: Graph, packed: profiles.PackedGraph, profile: profiles.Profile)
     else:
         assert (np.array(ours) >= simulation.memory_bytes).all()
     assert profile.tree[1, LARGEST] + graph.static_bytes == max(ours)
-    assert profile.slot_run[profiles.peak_slot(profile)] >= 0
+    assert profile.slot_run[peak_slot(profile)] >= 0
     assert profile.total_s[0] == pytest.approx(simulation.makespan_s)
     return runs.tolist()

@@ -11,21 +11,20 @@ from hypothesis import strategies as st
 from profile_checks import check
 from schedsim.algorithms.graphs import _anneal as annealing
 from schedsim.algorithms.graphs._anneal import Found, Rules
-from schedsim.algorithms.graphs._memory_profile import (
+from schedsim.algorithms.graphs._memory_profile import make_profile
+from schedsim.algorithms.graphs._moves import drop_extra
+from schedsim.algorithms.graphs._packed_graph import FIXED, pack_graph
+from schedsim.algorithms.graphs._profile_edits import undo_edits
+from schedsim.algorithms.graphs._profile_record import (
     EXTRA,
     EXTRA_AT,
-    FIXED,
     LARGEST,
     NUM_EDITS,
     NUM_EXTRA,
     OP,
     SLOT,
     WORK,
-    make_profile,
-    pack_graph,
-    undo_edits,
 )
-from schedsim.algorithms.graphs._moves import drop_extra
 from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 

@@ -30,7 +30,7 @@ def searched(graph: Graph, budget: int, order="fixed", work=5.0) -> CutSearch:
 
 def solved_at(search: CutSearch, ops: list[int]) -> None:
     """The relaxation of cuts at `ops`, which the rounds follow."""
-    search.solve([search.cut(op) for op in ops], 0.1, integral=False)
+    search.solve([search.places.cut(op) for op in ops], 0.1, integral=False)
 
 
 def test_cuts_without_a_price_make_room_for_others():
@@ -41,9 +41,9 @@ def test_cuts_without_a_price_make_room_for_others():
     )
     search = searched(chain.graph, 8)
     search.knapsacks()
-    search.doubling = True
+    search.places.doubling = True
     solved_at(search, [3, 8, 18, 26])
-    known_s, priced = search.extra_s, {op for op, y in search.prices.items() if y > 0}
+    known_s, priced = search.extra_s, {op for op, y in search.places.prices.items() if y > 0}
     assert priced == {18, 26}
     CutRounds(search).run(0.0)
     assert search.extra_s > 1.5 * known_s
@@ -87,11 +87,11 @@ def test_no_bound_of_rounds_is_above_an_optimum(order, seed):
     budget = int(rng.integers(peak_of(graph) // 2, peak_of(graph) + 1))
     search = searched(graph, budget, order)
     search.knapsacks()
-    search.doubling = bool(rng.random() < 0.5)
+    search.places.doubling = bool(rng.random() < 0.5)
     if search.is_done():
         return
     ops: list[int] = []
-    search.choose(ops, np.flatnonzero(rng.random(graph.num_ops) < 0.5).tolist() or [0])
+    search.places.choose(ops, np.flatnonzero(rng.random(graph.num_ops) < 0.5).tolist() or [0])
     solved_at(search, sorted(ops))
     if not math.isinf(search.extra_s):
         CutRounds(search).run(0.0)
@@ -105,6 +105,6 @@ def test_chosen_cuts_prove_more_than_spread_ones():
     search.knapsacks()
     search.relaxations()
     spread.knapsacks()
-    spread.doubling = search.doubling
-    solved_at(spread, sorted(spread.spread(len(search.proved_at), share=0.02)))
+    spread.places.doubling = search.places.doubling
+    solved_at(spread, sorted(spread.places.spread(len(search.proved_at), share=0.02)))
     assert search.extra_s > 1.05 * spread.extra_s

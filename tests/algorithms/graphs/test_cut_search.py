@@ -6,18 +6,13 @@ import math
 
 import numpy as np
 import pytest
-from chains import random_graph
 from fixed_order import fixed_order_optimum
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from schedsim.algorithms.graphs import _cut_search
-from schedsim.algorithms.graphs._cut_search import CutSearch, lazy_runs
-from schedsim.algorithms.graphs._cut_table import CutTable
+from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
-from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
-from schedsim import Chain, Graph, Op, Schedule, simulate
+from schedsim import Chain, Graph, Schedule, simulate
 from schedsim.plans.effort import Effort
 from schedsim.workloads._synthetic_network import SyntheticNetwork
 
@@ -28,62 +23,6 @@ def peak_of(graph: Graph) -> int:
 
 def wide() -> Graph:
     return random_training_graph(np.random.default_rng(5), 20)
-
-
-@given(seed=st.integers(0, 10**9), num=st.integers(1, 9))
-@settings(max_examples=examples(80), deadline=None)
-def test_what_a_cut_evicts_is_recomputed_behind_it(seed, num):
-    """Legal, first runs in order, and nobody reads across a cut what the cut does not keep."""
-    rng = np.random.default_rng(seed)
-    graph = random_graph(rng, num)
-    table = CutTable(graph, 10**6, "fixed")
-    cuts = [table.cut(op) for op in range(num) if rng.random() < 0.4]
-    names = graph.arrays.tensor_names
-    alive = [rng.random(len(names)) < 0.5 for _ in cuts]
-    runs = lazy_runs(graph, cuts, alive)
-    if runs is None:
-        assert any(op.once for op in graph.ops)
-        return
-    simulate(graph, Schedule(graph.op_names, runs))  # raises where it is illegal
-    assert list(dict.fromkeys(runs)) == list(range(num))
-    producer = {tensor: op for op in graph.ops for tensor in op.writes}
-    for cut, kept in zip(cuts, alive, strict=True):
-        at = runs.index(cut.op)
-        made_since: set[str] = set()
-        for run in runs[at + 1 :]:
-            for tensor in graph.ops[run].reads:
-                maker = producer.get(tensor)
-                across = tensor not in made_since
-                if across and maker is not None and not maker.once:
-                    index = names.index(tensor)
-                    assert kept[index] or cut.given[index], (tensor, cut.op)
-            made_since |= set(graph.ops[run].writes)
-
-
-def test_keeping_everything_repeats_nothing():
-    """And so does a step without cuts."""
-    graph = wide()
-    table = CutTable(graph, 10**6, "fixed")
-    cuts = [table.cut(op) for op in (5, 12)]
-    everything = np.ones(graph.arrays.tensor_bytes.size, dtype=bool)
-    assert lazy_runs(graph, cuts, [everything] * 2) == list(range(graph.num_ops))
-    assert lazy_runs(graph, [], []) == list(range(graph.num_ops))
-
-
-def test_what_a_once_op_needs_back_is_no_schedule():
-    """f reads what k, which runs once, wrote; k cannot run again, but its output is never given up.
-
-    A graph where the evicted tensor's own op runs once keeps that tensor.
-    """
-    ops = (
-        Op("k", writes={"x": 1}, once=True),
-        Op("f", reads=("x",), writes={"y": 1}),
-        Op("l", "loss"),
-        Op("b", "backward", reads=("y",)),
-    )
-    graph = Graph("once", ops)
-    cut = CutTable(graph, 10, "fixed").cut(2)
-    assert lazy_runs(graph, [cut], [np.zeros(2, dtype=bool)]) == [0, 1, 2, 1, 3]
 
 
 def searched(graph: Graph, budget: int, order="fixed", work=5.0) -> CutSearch:
@@ -103,67 +42,6 @@ def test_a_better_bound_replaces_a_worse_one():
     assert search.is_done()
     assert search.how == "no schedule fits: impossible"
     assert search.proved_at == (3, 4)
-
-
-def test_only_ops_with_a_sure_place_are_cut_together():
-    """In any order, neither of two ops without a path between them is surely first."""
-    ops = (
-        Op("f", writes={"x": 1}),
-        Op("g", writes={"y": 1}),
-        Op("h", reads=("x", "y")),
-    )
-    free, fixed = (searched(Graph("vee", ops), 100, order) for order in ("free", "fixed"))
-    assert fixed.is_related(0, [1, 2])
-    assert not free.is_related(0, [1])
-    assert free.is_related(0, [2])
-    chosen = [0]
-    free.choose(chosen, [1, 2, 2])
-    assert chosen == [0, 2]
-
-
-def test_cuts_are_spread_over_the_step_worst_first():
-    """One of each stretch where something must go."""
-    graph = unit_training_chain(30)
-    search = searched(graph, 12)
-    search.knapsacks()
-    found = search.spread(4)
-    assert 2 <= len(found) <= 4
-    worth = search.promise[found].tolist()
-    assert worth == sorted(worth, reverse=True)
-    some = np.flatnonzero(search.promise > 0.15 * search.promise.max())
-    edges = np.linspace(some[0], some[-1] + 1, 5).astype(int)
-    stretches = [int(np.searchsorted(edges, op, side="right")) for op in found]
-    assert len(set(stretches)) == len(found)
-    assert int(np.argmax(search.promise)) == found[0]
-    nothing = searched(graph, 10**6)
-    nothing.knapsacks()
-    assert nothing.spread(4) == []
-
-
-def tight_chain(num_stages):
-    """Equal stages; each backward takes twice as long as its forward."""
-    ones, twos = [1] * num_stages, [2] * num_stages
-    return Chain.from_arrays(
-        "tight", 1, forward_s=ones, backward_s=twos, output_bytes=ones, saved_bytes=twos
-    )
-
-
-def test_cuts_go_where_memory_has_a_price():
-    """On a tight chain the forward's has none; intervals of many lengths prove more there."""
-    chain = tight_chain(12)
-    search = searched(chain.graph, 8)
-    search.knapsacks()
-    assert search.prices == {}
-    assert not search.doubling
-    search.relaxations()
-    assert search.doubling
-    priced = [op for op, price in search.prices.items() if price > 0]
-    assert min(priced) > 12
-    assert min(search._placed(12)) >= min(priced)
-    loose = searched(chain.graph, 34)
-    loose.knapsacks()
-    loose.relaxations()
-    assert not loose.doubling
 
 
 def test_a_halted_search_begins_nothing_more():
@@ -225,10 +103,10 @@ def test_no_relaxation_is_begun_that_outlasts_the_clock(monkeypatch):
     graph = wide()
     search = CutSearch(graph, int(0.5 * peak_of(graph)), "fixed", Effort(time_limit_s=60))
     search.knapsacks()
-    op = search.spread(1)[0]
-    assert search.solve([search.cut(op)], 0.5, integral=True) is not None
+    op = search.places.spread(1)[0]
+    assert search.solve([search.places.cut(op)], 0.5, integral=True) is not None
     monkeypatch.setattr(_cut_search, "relaxation_work", lambda num_nonzeros: 61.0)
-    assert search.solve([search.cut(op)], 0.5, integral=True) is None
+    assert search.solve([search.places.cut(op)], 0.5, integral=True) is None
     assert search.effort.ended_by == "clock"
     search.bound_at = {op: 1.0}
     search.several_cuts()

@@ -16,7 +16,7 @@ from training_graphs import random_training_graph, unit_training_chain
 from schedsim import Graph, SchedsimError, Schedule, simulate
 from schedsim.plans.curves import ParetoCurve
 from schedsim.plans.effort import Effort
-from schedsim.workloads.synthetic_graphs import nested_skips
+from schedsim.workloads.synthetic_graphs import layered, nested_skips
 
 
 def check_curve(curve: ParetoCurve, graph: Graph) -> None:
@@ -134,3 +134,33 @@ def test_the_effort_is_kept_and_gives_more_than_its_ends():
     assert effort.spent <= 1.1
     assert len(curve.points) >= 8
     check_curve(curve, graph)
+
+
+def test_many_ops_have_many_points():
+    """Each search was a start anew: 1.2 units gave seven points on 600 ops, ends included."""
+    graph = layered(600)
+    effort = Effort(1.2)
+    curve = graph_frontier(graph, effort=effort)
+    check_curve(curve, graph)
+    assert len(curve.points) >= 16
+    assert effort.spent <= 1.3
+
+
+def test_what_a_sweep_missed_is_searched():
+    """A sweep that hardly ran says nothing of the least memory: the curve ended where it did."""
+    graph = nested_skips(200)
+    peak = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    curve = module._Curve(graph, "fixed", Effort(0.6), num_points=24, seed=0)
+    curve.lowest_vain = int(0.9 * peak)
+    curve.descend()
+    assert curve.asked[0] == curve.lowest_vain or curve.found[0].peak_bytes < curve.lowest_vain
+    assert curve.found[0].peak_bytes < 0.8 * peak
+
+
+@pytest.mark.parametrize("free_forwards", [1, 3])
+def test_store_all_may_be_met_with_less_memory(free_forwards):
+    """Where a repeat takes no time, a point beats it: the sweep had none above to start from."""
+    graph = unit_training_chain(6)
+    ops = [replace(op, time_s=0.0) if k < free_forwards else op for k, op in enumerate(graph.ops)]
+    graph = replace(graph, ops=tuple(ops))
+    check_curve(graph_frontier(graph, effort=0.1, num_points=8), graph)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedsim.algorithms.graphs._greedy_order import greedy_order
-from schedsim.algorithms.graphs._memory_profile import pack_graph
+from schedsim.algorithms.graphs._packed_graph import pack_graph
 from tiers import examples
 from training_graphs import random_training_graph
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from schedsim.algorithms.graphs._lean import lean_schedule
-from schedsim.algorithms.graphs._memory_profile import pack_graph
+from schedsim.algorithms.graphs._packed_graph import pack_graph
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.chen_articulation import chen_articulation
 from training_graphs import random_training_graph, unit_training_chain

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
+from schedsim.algorithms.graphs import _graph_search
 from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._graph_search import GraphSearch
 from schedsim.algorithms.graphs._walker import GraphWalker
@@ -270,6 +271,35 @@ def test_the_schedule_of_the_bound_is_taken_up_between_rounds():
     before = walker.best_runs.tolist()
     walker.take(np.zeros(walker.profile.run.shape[0], np.int32))
     assert walker.best_runs.tolist() == before
+
+
+@pytest.mark.parametrize("share", [0.8, 0.02])
+def test_on_many_ops_a_scout_comes_first(monkeypatch, share):
+    """Its plan stands until a walker has a faster one; where it finds none, the search goes on.
+
+    Walkers begin warmer: on 10,000 ops they were within the limit after nine seconds.
+    """
+    monkeypatch.setattr(_graph_search, "_SLOW_OPS", 100)
+    monkeypatch.setattr(_graph_search, "_SCOUTED", 0.2)
+    graph = layered(120, 1)
+    budget = int(share * peak_of(graph))
+    reports = []
+    found = []
+    for num_threads in (1, 2):
+        search = GraphSearch(
+            graph, budget, "fixed", Effort(0.4), seed=0, num_threads=num_threads, gap=0.0
+        )
+        search.run(())
+        found.append((search.best(), search.moves, search.bound_s))
+        reports.append(search.scout)
+    assert found[0] == found[1]
+    if share < 0.1:
+        assert found[0][0] is None
+        return
+    scouted = Schedule(graph.op_names, reports[0].best_runs)
+    assert simulate(graph, scouted).peak_bytes <= budget
+    assert simulate(graph, found[0][0]).makespan_s < reports[0].best_s
+    assert search.lean is None
 
 
 @needs_instances

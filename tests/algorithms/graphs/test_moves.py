@@ -10,17 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profile_checks import check
 from schedsim.algorithms.graphs import _moves as moves
-from schedsim.algorithms.graphs._memory_profile import (
+from schedsim.algorithms.graphs._memory_profile import make_profile
+from schedsim.algorithms.graphs._packed_graph import FIXED, PackedGraph, pack_graph
+from schedsim.algorithms.graphs._profile_record import (
     EXTRA,
-    FIXED,
     LARGEST,
     NUM_EDITS,
     NUM_EXTRA,
     OP,
-    PackedGraph,
     Profile,
-    make_profile,
-    pack_graph,
 )
 from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain

@@ -11,7 +11,7 @@ from chains import random_graph
 from fixed_order import fixed_order_optimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedsim.algorithms.graphs import _cut_search, _milp
+from schedsim.algorithms.graphs import _cut_places, _milp, _spread_relaxations
 from schedsim.algorithms.graphs._cut_model import cut_milp
 from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._primal_dual import BoxedProgram, descend
@@ -112,7 +112,7 @@ def relaxation(share: float) -> tuple[BoxedProgram, float]:
     graph = random_training_graph(np.random.default_rng(5), 40)
     search = CutSearch(graph, int(share * peak_of(graph)), "fixed", Effort(5.0))
     search.knapsacks()
-    cuts = [search.cut(op) for op in sorted(search.spread(6))]
+    cuts = [search.places.cut(op) for op in sorted(search.places.spread(6))]
     program = cut_milp(search.table, cuts, search.times.costs)[0].boxed()
     return program, least_cost(program)
 
@@ -175,7 +175,7 @@ def test_no_bound_of_cuts_is_above_an_optimum(seed):
     graph = random_graph(rng, int(rng.integers(2, 8)))
     peak, least = peak_of(graph), least_memory_bytes(graph)[0]
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_milp, _cut_search):
+        for module in (_milp, _cut_places, _spread_relaxations):
             patch.setattr(module, "MOST_OF_SIMPLEX", 0)
         for budget in {least, peak - 1, int(rng.integers(min(least, peak), peak + 1))}:
             bound_s, _ = time_bound_s(graph, max(0, budget), effort=0.03)

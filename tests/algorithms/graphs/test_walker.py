@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from schedsim.algorithms.graphs._cut_search import CutSearch
-from schedsim.algorithms.graphs._memory_profile import pack_graph
+from schedsim.algorithms.graphs._packed_graph import pack_graph
 from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search

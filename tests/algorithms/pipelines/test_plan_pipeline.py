@@ -328,3 +328,69 @@ def test_an_output_that_is_sent_nowhere_is_held(num_devices):
         plan = plan_pipeline(pipeline, budget, order=order, mix=False)
         assert plan.makespan_s == best
         assert plan.lower_bound_s <= best
+
+
+def as_good_as_all(pipeline: Pipeline, order: str, budget_bytes: int) -> float:
+    """The step time planned, which is no more than the best of all plans of the stages."""
+    actions = make_order(
+        order, pipeline.num_devices, pipeline.num_micro_batches, pipeline.num_chunks
+    )
+    every = [
+        [StagePlan(runs) for runs in plans(0, len(pipeline.stage_layers(v)))]
+        for v in range(pipeline.num_stages)
+    ]
+    runs = [run_pipeline(pipeline, actions, list(some)) for some in itertools.product(*every)]
+    best = min(run.makespan_s for run in runs if run.peak_bytes <= budget_bytes)
+    plan = plan_pipeline(pipeline, budget_bytes, order=order, mix=False)
+    assert plan.run is not None
+    assert plan.lower_bound_s <= best * (1 + 1e-9)
+    assert plan.makespan_s <= best * (1 + 1e-9)
+    return plan.makespan_s
+
+
+def test_a_freed_output_is_not_there_in_the_backward():
+    """The first stage frees what it sends: its backward was counted with it, and 32 B refused."""
+    chain = Chain.from_arrays(
+        "freed",
+        1,
+        forward_s=[8, 2, 0],
+        backward_s=[0, 0, 0],
+        output_bytes=[4, 6, 0],
+        saved_bytes=[4, 6, 0],
+        forward_workspace_bytes=[2, 0, 0],
+        backward_workspace_bytes=[2, 1, 2],
+    )
+    pipeline = make_pipeline(chain, 2, 4, cuts=(0, 2, 3), free_outputs=True)
+    assert as_good_as_all(pipeline, "gpipe", 32) == 40.0
+
+
+def test_a_slower_neighbour_may_be_what_fits():
+    """Gradients wait on the first device unless the second recomputes, which frees nothing."""
+    chain = Chain.from_arrays(
+        "waiting",
+        10,
+        forward_s=[9, 7, 2, 4],
+        backward_s=[3, 5, 2, 4],
+        output_bytes=[16, 0, 2, 15],
+        saved_bytes=[23, 0, 2, 15],
+        forward_workspace_bytes=[3, 1, 0, 9],
+        backward_workspace_bytes=[9, 5, 5, 5],
+    )
+    pipeline = make_pipeline(chain, 3, 4, cuts=(0, 1, 2, 4), link=Link(1e9, 3.0), free_outputs=True)
+    assert as_good_as_all(pipeline, "1f1b", 80) < 100
+
+
+def test_keeping_may_fit_where_recomputing_at_no_cost_does_not():
+    """A replay of no time runs while the stage waits, and holds its bundle meanwhile."""
+    chain = Chain.from_arrays(
+        "free replay",
+        3,
+        forward_s=[7, 8, 0, 6],
+        backward_s=[0, 0, 5, 7],
+        output_bytes=[7, 7, 7, 6],
+        saved_bytes=[15, 10, 14, 8],
+        forward_workspace_bytes=[1, 0, 3, 2],
+        backward_workspace_bytes=[1, 3, 0, 0],
+    )
+    pipeline = make_pipeline(chain, 2, 4, num_chunks=2, link=Link(8.0, 0.25), free_outputs=True)
+    assert as_good_as_all(pipeline, "interleaved", 79) == 100.5

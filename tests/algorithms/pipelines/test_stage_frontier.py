@@ -93,3 +93,35 @@ def test_thinned_fronts_say_so():
     assert not thin.complete
     assert thin.num_points <= 6
     assert thin.time_s.min() == whole.time_s.min()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_fixed_plans_are_as_they_say(seed):
+    """Their times and sizes, as the engine has them on one device under gpipe."""
+    rng = np.random.default_rng(seed)
+    num = int(rng.integers(1, 5))
+    chain = replace(random_chain(rng, num), static_bytes=0)
+    fronts = StageFrontiers(chain, 10**6)
+    usual = fronts.usual(0, num)
+    assert len(usual) == 3
+    for front, plan in usual:
+        for num_micro in (1, 3):
+            pipeline = make_pipeline(chain, 1, num_micro)
+            run = run_pipeline(pipeline, make_order("gpipe", 1, num_micro), [plan])
+            assert run.makespan_s == pytest.approx(num_micro * front.time_s[0])
+            most = num_micro * chain.input_bytes + (num_micro - 1) * front.held_bytes[0]
+            assert run.peak_bytes <= most + front.need_bytes[0]
+    front, plans = fronts.with_usual(0, num)
+    assert front.num_points == fronts.front(0, num).num_points + len(plans)
+
+
+@pytest.mark.parametrize("cap", range(0, 60, 6))
+def test_fixed_plans_that_do_not_fit_are_left_out(cap):
+    """Where the cap leaves a replay no room, or only one that repeats more."""
+    chain = replace(random_chain(np.random.default_rng(4), 4), static_bytes=0)
+    fronts = StageFrontiers(chain, cap)
+    once_s = sum(2 * stage.forward_s + stage.backward_s for stage in chain.stages)
+    front, plans = fronts.with_usual(0, 4)
+    added = slice(front.num_points - len(plans), None)
+    assert (front.time_s[added] <= once_s * (1 + 1e-9)).all()
+    assert (front.need_bytes <= cap).all()
