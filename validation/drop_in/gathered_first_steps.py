@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from schedsim.units import format_bytes
+
 from .gathered_calls import GatheredRecord
 from .ordered_line import OrderedLine
 from .part_line import LinePlan
@@ -27,6 +29,8 @@ class GatheredFirstSteps:
         The schedule of each call.
     peak_bytes, budget_bytes
         The peak of a step by them, and the budget; ``None`` before any was read.
+    reserve_bytes
+        What the loss of the loop may take beside, until one of its steps was read.
     """
 
     def __init__(self) -> None:
@@ -35,10 +39,24 @@ class GatheredFirstSteps:
         self.numbers: dict[Key, int] = {}
         self.peak_bytes: int | None = None
         self.budget_bytes: int | None = None
+        self.reserve_bytes = 0
 
-    def see(self, record: GatheredRecord) -> None:
+    def see(self, record: GatheredRecord, reserve_bytes: int = 0) -> None:
         """Take in a reading."""
-        self.record, self.is_new = record, True
+        self.record, self.is_new, self.reserve_bytes = record, True, reserve_bytes
+
+    @property
+    def excess(self) -> str:
+        """That a step by these schedules may exceed the budget, in words; empty if it does not."""
+        if self.peak_bytes is None or self.budget_bytes is None:
+            return "keep least, and may exceed it: none was measured, as under another profiler"
+        if self.peak_bytes + self.reserve_bytes <= self.budget_bytes:
+            return ""
+        loss = " without the loop's loss, which is not known yet" if self.reserve_bytes else ""
+        return (
+            f"take about {format_bytes(self.peak_bytes)} on this rank, as measured{loss}: they may "
+            f"exceed the budget, {format_bytes(self.budget_bytes)}"
+        )
 
     def take(self, plan: LinePlan, budget_bytes: int) -> None:
         """Take the choices of `plan` for the calls of the step that was read."""

@@ -113,8 +113,12 @@ class GatheredPlans:
         )
 
     def gauge(self, record: GatheredRecord) -> None:
-        """Take in the measurements of a step that the loop has not run."""
-        self.first.see(record)
+        """Take in the measurements of a step with a made-up loss, which keeps nothing.
+
+        Most others keep a tensor or two as large as the output.
+        """
+        index, _ = record.keys[-1]
+        self.first.see(record, self._parts[index].given_bytes())
 
     def learn(self, record: GatheredRecord) -> None:
         """Take in the measurements of a step."""
@@ -157,8 +161,8 @@ class GatheredPlans:
 
         def within() -> LinePlan:
             found = least_peak(line())
-            if found.peak_bytes > budget:
-                raise infeasible_line(line(), budget, self._last_plan)
+            if found.peak_bytes + self.first.reserve_bytes > budget:
+                raise infeasible_line(line(), max(1, found.peak_bytes - 1), self._last_plan)
             return found
 
         self.small.make_large()

@@ -143,23 +143,10 @@ class GatheredSession(Session):
                 self._tell(line, PlainStepWarning)
 
     def _say_first(self) -> None:
-        """Say how many bytes the first steps take, if they are more than the budget."""
-        first = self._gathered.first
-        if self.peak_bytes is not None or "until the budget is divided" in self.check_note:
-            return
-        if first.peak_bytes is None or first.budget_bytes is None:
-            self._tell(
-                "until the budget is divided, after some steps, these keep least, and may exceed "
-                "it: no step was measured ahead, as under another profiler",
-                PlainStepWarning,
-            )
-        elif first.peak_bytes > first.budget_bytes:
-            self._tell(
-                "until the budget is divided, after some steps, these take about "
-                f"{format_bytes(first.peak_bytes)} on this rank, by what one of them was measured "
-                f"to take: more than the budget, {format_bytes(first.budget_bytes)}",
-                PlainStepWarning,
-            )
+        """Say how many bytes the first steps take, if they may be more than the budget."""
+        excess = "" if self.peak_bytes is not None else self._gathered.first.excess
+        if excess:
+            self._tell(f"steps before the budget is divided {excess}", PlainStepWarning)
 
     def _watch(self, meter: StepMeter) -> None:
         # The record of the CPU's allocator tells no release of what was there when it began.
