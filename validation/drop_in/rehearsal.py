@@ -28,6 +28,7 @@ from ..torch_private.pytrees import tree_map_only
 from ..torch_private.sharded_groups import reducing
 from ..torch_private.storage_refs import DataPlaces
 from .drop_in_options import DropInOptions
+from .gathered_session import GatheredSession
 from .plain_check import (
     difference,
     difference_of_results,
@@ -36,7 +37,6 @@ from .plain_check import (
     results_on_rank,
     run_on_rank,
 )
-from .gathered_session import GatheredSession
 from .session import Session
 
 _NUM_REHEARSED = 3

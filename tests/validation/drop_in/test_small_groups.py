@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import Branches, assert_close, left_by  # noqa: E402
-from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.traced_part import TracedPart  # noqa: E402
@@ -21,12 +20,6 @@ from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
 )
-
-
-@pytest.fixture
-def uncompiled(monkeypatch):
-    """Groups run op by op inside: what takes time here is Inductor."""
-    monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
 
 
 def by_backend(model, inputs, loss, budget):

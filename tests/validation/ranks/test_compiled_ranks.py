@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -17,11 +19,20 @@ import schedsim  # noqa: E402
 from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
 
+def _by_op():
+    """What groups compute, without seconds of compiling, and with the scratch of their ops.
+
+    That is measured apart: later tests may run in this process.
+    """
+    patch = pytest.MonkeyPatch()
+    patch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
+    patch.setenv("SCHEDSIM_CACHE_DIR", f"{os.environ['SCHEDSIM_CACHE_DIR']}-by-op")
+    return patch
+
+
 def _in_small_groups(rank):
     """Whether the groups of a rank are small, its runs, and how far off its gradients are."""
-    patch = pytest.MonkeyPatch()
-    # What groups compute, without seconds of compiling, and with the scratch of their ops.
-    patch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
+    patch = _by_op()
     patch.setattr(plan_maker, "kept_within", lambda m, s, planned, b, given: planned)
     model, inputs, loss = branched()
     expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
@@ -58,8 +69,7 @@ def _in_place(rank, kind, budgets):
     """Whether the groups of a rank are small, and how far off its gradients are."""
     from torch.distributed.fsdp import fully_shard
 
-    patch = pytest.MonkeyPatch()
-    patch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
+    patch = _by_op()
     torch.manual_seed(0)
     model = nn.Sequential(Branches(1), Branches(1))
     if kind == "sharded":
