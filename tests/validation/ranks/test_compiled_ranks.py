@@ -13,6 +13,7 @@ from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation import plan_maker  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -101,3 +102,36 @@ def test_one_rank_in_small_groups_beside_one_in_large_ones(kind):
     rows = run_ranks(_in_place, 2, kind, (430_000, "100%"))
     assert [is_small for is_small, _ in rows] == [True, False]
     assert all(off < 1e-6 for _, off in rows)
+
+
+class _Exchanging(nn.Module):
+    """Ranks add up a tensor in the forward, and its gradient in the backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        from torch.distributed import _functional_collectives as collectives
+
+        y = torch.tanh(self.linear(x))
+        return y * collectives.all_reduce(y.mean(0), "sum", torch.distributed.group.WORLD)
+
+
+def _exchanging(rank):
+    torch._dynamo.reset()
+    torch.manual_seed(rank)
+    model, x = _Exchanging(), torch.randn(64, 16)
+    model(x).sum().backward()
+    expected = model.linear.weight.grad.clone()
+    with pytest.warns(PlainStepWarning, match="all ranks run its op .* each plans for itself"):
+        schedsim.rematerialize(model, x, "100%", in_place=True, effort=0.2)
+    model.zero_grad()
+    model(x).sum().backward()
+    return torch.equal(model.linear.weight.grad, expected)
+
+
+@pytest.mark.slow
+def test_ops_that_all_ranks_run_together_stay_as_they_are():
+    """A rank that compares a schedule would run them alone, and wait for ever."""
+    assert run_ranks(_exchanging, 2) == [True, True]
