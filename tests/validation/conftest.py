@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -29,10 +31,14 @@ def one_thread():
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    """Groups whose ops run one by one: what they compute, without seconds of compiling."""
+    """Groups whose ops run one by one: what they compute, without seconds of compiling.
+
+    They take other bytes than compiled ones of the same name, which are measured apart.
+    """
     from schedsim.validation.compiled.group import FusedGroup
 
     def as_it_is(self, function):
         return lambda arguments: function(*arguments)
 
     monkeypatch.setattr(FusedGroup, "compiled_as", as_it_is)
+    monkeypatch.setenv("SCHEDSIM_CACHE_DIR", f"{os.environ['SCHEDSIM_CACHE_DIR']}-by-op")

@@ -499,10 +499,15 @@ def _draws(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return not (target is aten.native_dropout.default and given["p"] == 0)
 
 
+def communicates(target: Any) -> bool:
+    """Whether all ranks run this op together."""
+    return str(getattr(target, "namespace", "")) in _COMMUNICATE
+
+
 def _runs_once(target: OpOverload) -> bool:
     """Whether other ranks wait for each run of it, or a second run may give other bits."""
     tag = getattr(torch.Tag, "nondeterministic_bitwise", None)  # not of every torch
-    return str(target.namespace) in _COMMUNICATE or (tag is not None and tag in target.tags)
+    return communicates(target) or (tag is not None and tag in target.tags)
 
 
 def _masked_out(

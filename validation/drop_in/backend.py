@@ -12,6 +12,8 @@ import torch
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
+from ..capture.program import Program
+from ..capture.program_builder import communicates
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private.dynamo_graphs import input_names, replaced_inputs, unpack_at_once
 from ..torch_private.dynamo_settings import (
@@ -119,6 +121,15 @@ def _refuse_spread(inputs: list[Any]) -> None:
             )
 
 
+def _refuse_communication(program: Program) -> None:
+    """Refuse ops that all ranks run together: each plans for itself, and compares schedules."""
+    for call in program.calls:
+        if communicates(call.target):
+            raise UnsupportedError(
+                f"all ranks run its op {call.name} together, and each plans for itself"
+            )
+
+
 class _Frames:
     """What Dynamo makes of the functions that it is to compile by this backend.
 
@@ -218,6 +229,8 @@ def _part_of_fixed_sizes(
             joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]
         ) -> TracedPart:
             found = joint_part(joint, num_outputs, fixed, names)
+            if session.is_distributed and torch.distributed.get_world_size() > 1:
+                _refuse_communication(found.program)
             name = f"part{len(session.parts)}" if session.parts else "step"
             lacking = [i for i, its in (strides or {}).items() if its is None]
             part = TracedPart(session, found, name, compiled=compiled, lacking=lacking)

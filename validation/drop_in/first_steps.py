@@ -12,6 +12,9 @@ _KEPT_SHARES = (0.25, 0.5)
 _GUESSED_OUTPUTS = 3
 """Bytes of an unmeasured loss, in sizes of the outputs: a copy, the loss's own, a gradient."""
 
+_LOSS_BYTES = 8
+"""Bytes of the least that a loss outside of the graphs is: a float32 number, and its gradient."""
+
 
 class FirstSteps:
     """A frugal schedule for each part, until a whole step was measured."""
@@ -80,7 +83,8 @@ class FirstSteps:
                 workload = part.workload(static, 0, binding)
                 plan = self._search.search_long(workload, budget, 0.3)
         if plan.schedule is None:
-            raise infeasible(steps, part.name + part.sizes.in_words(binding), plan)
+            beside = 0 if part.outputs.root_bytes else _LOSS_BYTES
+            raise infeasible(steps, part.name + part.sizes.in_words(binding), plan, beside)
         steps.plan = plan
         number = self._numbers[index] = part.add(plan.schedule)
         if binding:  # it may be the one that fits the longest sizes

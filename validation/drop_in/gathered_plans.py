@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.plan import Plan
 
 from ..step_budget import budget_in_bytes
@@ -16,11 +17,14 @@ from .gathered_calls import (
     least_of,
     most_of,
 )
-from .ordered_line import plain_line
+from .gathered_first_steps import GatheredFirstSteps, least_peak
+from .ordered_line import OrderedLine, plain_line
 from .part_line import CallInLine, LinePlan, PartCost, peak_of
 from .planned_part import PlannedPart
 from .schedule_search import ScheduleSearch, infeasible_line
+from .small_groups import SmallGroups
 from .step_record import Key
+from .traced_part import TracedPart
 
 _KEPT_SHARES = (0.75, 0.5, 0.3, 0.15, 0.05, 0.0)
 """Shares of what store-all keeps of a part, besides its outputs, for which it is scheduled."""
@@ -28,12 +32,17 @@ _MOST_READINGS, _MOST_SCHEDULES = 12, 4
 """Readings of a step by the same schedules, and the number of divisions that are read."""
 
 
+_UNKNOWN = 1 << 30
+"""Stands for the schedule of a call that has none."""
+
+
 class GatheredPlans:
     """Schedules for the calls of parts, by which a step stays within one budget.
 
-    The first steps run by the schedules that keep least, until the least bytes around the parts
-    were read twice. Then the budget is divided among the calls. A step by the new schedules is read
+    The first steps run by the schedules of least peak, until the least bytes around the parts were
+    read twice. Then the budget is divided among the calls. A step by the new schedules is read
     again: a tensor that the code around held before may be kept by a part now, or by nobody.
+    Compiled parts are put in small groups where nothing fits else.
 
     Attributes
     ----------
@@ -45,12 +54,16 @@ class GatheredPlans:
         The plan of a part that was made last.
     lasting_bytes
         Bytes resident beside gradients.
+    first : GatheredFirstSteps
+        What is known before the budget was divided.
+    small : SmallGroups
+        Which parts of compiled steps run in small groups.
     """
 
     def __init__(
         self,
         options: DropInOptions,
-        parts: Sequence[PlannedPart],
+        parts: list[TracedPart],
         before_measuring: Callable[[], None] = lambda: None,
     ) -> None:
         self._options, self._parts = options, parts
@@ -60,20 +73,26 @@ class GatheredPlans:
         self.numbers: dict[Key, int] = {}
         self.plan: Plan | None = None
         self.lasting_bytes = 0
-        self._choices: dict[int, tuple[PartCost, ...]] = {}
+        self.first = GatheredFirstSteps()
+        self.small = SmallGroups(parts, lambda index: None)
+        self._choices: dict[PlannedPart, tuple[PartCost, ...]] = {}
         self._steps: dict[tuple[tuple[Key, ...], Mode], _StepReadings] = {}
         self._is_stale = False
         self.keeps_least = False  # whether steps are seen that no plan is for
 
     def number_for(self, key: Key) -> int:
-        """The schedule by which a call runs; before it was planned, the one that keeps least."""
+        """The schedule by which a call runs; in a step that is not known, one that keeps least."""
         if key in self.numbers and not self.keeps_least:
             return self.numbers[key]
-        return min(self._trusted(key[0]), key=lambda c: (c.kept_bytes, c.backward_bytes)).number
+        first, costs = self.first.numbers.get(key), self._trusted(key[0])
+        if self.peak_bytes is None and any(cost.number == first for cost in costs):
+            assert first is not None
+            return first
+        return min(costs, key=lambda cost: (cost.kept_bytes, cost.backward_bytes)).number
 
     def refuse(self) -> None:
         """Divide the budget anew: a schedule of a part was seen to be another step."""
-        self._is_stale = True
+        self._is_stale = self.first.is_new = True
         self.numbers = {}
 
     def _trusted(self, index: int) -> list[PartCost]:
@@ -86,10 +105,25 @@ class GatheredPlans:
         return not found or any(step.wants(self._numbers_of(step)) for step in found)
 
     def _numbers_of(self, step: _StepReadings) -> tuple[int, ...]:
-        return tuple(self.numbers.get(key, -1) for key in step.keys)
+        parts = (self._parts[index] for index, _ in step.keys)
+        numbers = (self.numbers.get(key) for key in step.keys)
+        return tuple(
+            _UNKNOWN if number is None else part.mark(number)
+            for part, number in zip(parts, numbers, strict=True)
+        )
+
+    def gauge(self, record: GatheredRecord) -> None:
+        """Take in the measurements of a step with a made-up loss, which keeps nothing.
+
+        Most others keep a tensor or two as large as the output.
+        """
+        index, _ = record.keys[-1]
+        self.first.see(record, self._parts[index].given_bytes())
 
     def learn(self, record: GatheredRecord) -> None:
         """Take in the measurements of a step."""
+        if self.peak_bytes is None:
+            self.first.see(record)
         step = self._steps.setdefault((record.keys, record.mode), _StepReadings(record.keys))
         self._is_stale |= step.learn(record)
 
@@ -101,10 +135,42 @@ class GatheredPlans:
         InfeasibleBudgetError
             The steps seen do not fit.
         """
-        grown, self.lasting_bytes = lasting_bytes > self.lasting_bytes, lasting_bytes
-        if self._is_stale or (grown and self.numbers):
+        before, self.lasting_bytes = self.lasting_bytes, lasting_bytes
+        if self._is_stale or (lasting_bytes > before and self.numbers):
             self._is_stale = False
             self._divide()
+        if self.peak_bytes is None and (self.first.is_new or lasting_bytes != before):
+            self._choose_first()
+
+    def _choose_first(self) -> None:
+        """Choose schedules of least peak: what the loop takes around the parts is not known yet.
+
+        A budget that no such step fits is not refused: what was read once may be too much.
+        """
+        record = self.first.record
+        if record is None:
+            return
+
+        def line() -> OrderedLine:
+            keys = record.keys
+            choices = [tuple(self._trusted(index)) for index, _ in keys]
+            return plain_line(calls_in_line(record, record.levels, choices, self.lasting_bytes))
+
+        with self.small.in_large():
+            budget = budget_in_bytes(self._options.budget, line().store_all_peak(), [])
+
+        def within() -> LinePlan:
+            found = least_peak(line())
+            if found.peak_bytes + self.first.reserve_bytes > budget:
+                raise infeasible_line(line(), max(1, found.peak_bytes - 1), self._last_plan)
+            return found
+
+        self.small.make_large()
+        try:
+            found = self.small.or_small((index for index, _ in record.keys), within)
+        except InfeasibleBudgetError:
+            found = least_peak(line())
+        self.first.take(found, budget)
 
     def store_all_bytes(self, keys: Sequence[Key]) -> int:
         """Bytes that these calls keep if nothing is recomputed."""
@@ -112,8 +178,8 @@ class GatheredPlans:
 
     def _choices_of(self, index: int) -> tuple[PartCost, ...]:
         """The costs of schedules of a part that keep different amounts; store-all comes first."""
-        if index not in self._choices:
-            part = self._parts[index]
+        part = self._parts[index]
+        if part not in self._choices:
             if not part.is_measured:
                 self._before_measuring()  # ops are measured by the same profiler
                 part.measure(())
@@ -129,8 +195,8 @@ class GatheredPlans:
                 if plan.schedule is not None:
                     costs.append(part.cost(part.add(plan.schedule)))
                     self.plan = plan
-            self._choices[index] = tuple(dict.fromkeys(costs))
-        return self._choices[index]
+            self._choices[part] = tuple(dict.fromkeys(costs))
+        return self._choices[part]
 
     def _search(self, part: PlannedPart, outside_bytes: int, budget_bytes: int) -> Plan:
         search = ScheduleSearch(self._options)
@@ -159,13 +225,14 @@ class GatheredPlans:
         lines = [step for step in self._steps.values() if step.is_settled]
         if not lines:
             return
+        if self.peak_bytes is None:  # what was read once was no reason for small groups
+            self.small.make_large()
         if self.budget_bytes is None or isinstance(self._options.budget, str):
-            most = max(plain_line(self._line(step, {})).store_all_peak() for step in lines)
+            with self.small.in_large():
+                most = max(plain_line(self._line(step, {})).store_all_peak() for step in lines)
             self.budget_bytes = budget_in_bytes(self._options.budget, most, [])
-        chosen: dict[Key, PartCost] = {}
-        for step in reversed(lines):
-            found = self._divided(step, {key: cost.kept_bytes for key, cost in chosen.items()})
-            chosen |= dict(zip(step.keys, found.costs, strict=True))
+        indices = [index for step in lines for index, _ in step.keys]
+        chosen = self.small.or_small(indices, lambda: self._chosen(lines))
         self.numbers = {key: cost.number for key, cost in chosen.items()}
         self.peak_bytes = max(
             peak_of(
@@ -174,14 +241,25 @@ class GatheredPlans:
             for step in lines
         )
 
+    def _chosen(self, lines: Sequence[_StepReadings]) -> dict[Key, PartCost]:
+        chosen: dict[Key, PartCost] = {}
+        for step in reversed(lines):
+            found = self._divided(step, {key: cost.kept_bytes for key, cost in chosen.items()})
+            chosen |= dict(zip(step.keys, found.costs, strict=True))
+        return chosen
+
     def _divided(self, step: _StepReadings, allowed: Mapping[Key, int]) -> LinePlan:
         assert self.budget_bytes is not None
         line = plain_line(self._line(step, allowed))
         found = line.divide(self.budget_bytes)
         if found is not None:
             return found
+        raise infeasible_line(line, self.budget_bytes, self._last_plan)
+
+    @property
+    def _last_plan(self) -> Plan:
         assert self.plan is not None
-        raise infeasible_line(line, self.budget_bytes, self.plan)
+        return self.plan
 
 
 class _StepReadings:

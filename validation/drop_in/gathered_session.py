@@ -8,8 +8,8 @@ does not depend on the schedules, and each rank follows a plan of its own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -89,14 +89,25 @@ class GatheredSession(Session):
         self.checks = self.checks and has_values(self._device)
         self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
         self._passing = Passing(0, Mode())
+        self._is_gauging = False
 
     @property
     def is_compared(self) -> bool:
-        """True: such parts are put in no other groups, which would have to be compared again."""
+        """True: steps of the loop are not compared, which all ranks would have to do together."""
         return True
 
     def note_compared(self) -> None:
         """Nothing, for the same reason."""
+
+    @contextmanager
+    def gauging(self) -> Iterator[None]:
+        """Around a step of a rehearsal, by which the first steps of the loop are planned."""
+        self._is_gauging = True
+        try:
+            yield
+            self._end_record()
+        finally:
+            self._is_gauging = False
 
     # -- what steps and parts report --------------------------------------------------------------
 
@@ -115,7 +126,10 @@ class GatheredSession(Session):
         self._agree(lambda: self._plan_beside(lasting))
         if not begins:
             return
-        if self.is_rehearsing or not may_start or not self.is_learning:
+        if not self.is_rehearsing:
+            self._say_first()
+        is_read = self._is_gauging if self.is_rehearsing else self.is_learning
+        if not may_start or not is_read:
             return
         if self.parts and all(part.is_measured for part in self.parts):
             meter = outside_meter(self._device)
@@ -127,6 +141,12 @@ class GatheredSession(Session):
         if self.budget_bytes is not None:
             for line in self._optimizers.new_lines(self.budget_bytes):
                 self._tell(line, PlainStepWarning)
+
+    def _say_first(self) -> None:
+        """Say how many bytes the first steps take, if they may be more than the budget."""
+        excess = "" if self.peak_bytes is not None else self._gathered.first.excess
+        if excess:
+            self._tell(f"steps before the budget is divided {excess}", PlainStepWarning)
 
     def _watch(self, meter: StepMeter) -> None:
         # The record of the CPU's allocator tells no release of what was there when it began.
@@ -231,16 +251,18 @@ class GatheredSession(Session):
         levels = levels_of(calls.rows, costs, meter.marks, stretches)
         if levels is None:
             return
-        self._gathered.learn(
-            GatheredRecord(
-                calls.keys,
-                tuple(call.number for call in calls.rows),
-                self._passing.mode,
-                tuple(call.shared_bytes for call in calls.rows),
-                levels,
-                self._passing.num_bytes,
-            )
+        record = GatheredRecord(
+            calls.keys,
+            tuple(call.part.mark(call.number) for call in calls.rows),
+            self._passing.mode,
+            tuple(call.shared_bytes for call in calls.rows),
+            levels,
+            self._passing.num_bytes,
         )
+        if self.is_rehearsing:
+            self._gathered.gauge(record)
+        else:
+            self._gathered.learn(record)
 
     def _look_at_order(self) -> None:
         """Tell of a step in another order than plans are for."""
@@ -291,7 +313,7 @@ class GatheredSession(Session):
     def report(self) -> str:
         """A description of what was planned, for people."""
         if self.budget_bytes is None or self.peak_bytes is None:
-            return "no plan yet: the first steps keep least, and are measured"
+            return "no plan yet: the first steps run with least memory, and are measured"
         lines = [f"budget {format_bytes(self.budget_bytes)} on this rank"]
         lines.append(f"  resident       {format_bytes(self._gathered.lasting_bytes)}")
         lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")

@@ -69,7 +69,7 @@ def in_place(
     # A call of the module looks here first; copies and pickles of the module do not contain it.
     call_instead(model, call)
     try:
-        if gathers:
+        if isinstance(session, GatheredSession):
             rehearse_together(model, session, inputs, keywords, ranks)
         else:
             rehearse(model, session, inputs, keywords)

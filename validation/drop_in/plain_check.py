@@ -192,6 +192,13 @@ Results = dict[str, Tensor | None]
 """Outputs and gradients of a step by name; of sharded parameters, this rank's shares."""
 
 
+def run_on_rank(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Run a step of a model that communicates; all state is restored."""
+    with untouched(model), _without_gradients(model):
+        inputs, keywords = detached_copies((inputs, dict(keywords)))
+        run_backward(made_up_loss(model(*inputs, **keywords)))
+
+
 def results_on_rank(
     model: nn.Module, step: Step, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> Results:

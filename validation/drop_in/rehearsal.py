@@ -28,12 +28,14 @@ from ..torch_private.pytrees import tree_map_only
 from ..torch_private.sharded_groups import reducing
 from ..torch_private.storage_refs import DataPlaces
 from .drop_in_options import DropInOptions
+from .gathered_session import GatheredSession
 from .plain_check import (
     difference,
     difference_of_results,
     made_up_loss,
     noting,
     results_on_rank,
+    run_on_rank,
 )
 from .session import Session
 
@@ -64,7 +66,7 @@ def rehearse(
 
 def rehearse_together(
     model: nn.Module,
-    session: Session,
+    session: GatheredSession,
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
     ranks: Ranks,
@@ -197,17 +199,19 @@ def _compared(
 
 def _run_by_all(
     model: nn.Module,
-    session: Session,
+    session: GatheredSession,
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
     ranks: Ranks,
 ) -> None:
-    """Trace a step that all ranks run together, and compare it with the plain step.
+    """Trace a step that all ranks run together, measure it, and compare one with the plain step.
 
     The ranks run as many steps whatever they find: each is a collective of all.
     """
     name = type(model).__name__
-    planned = results_on_rank(model, model, inputs, keywords)
+    run_on_rank(model, inputs, keywords)
+    with session.gauging():
+        run_on_rank(model, inputs, keywords)
     if not (session.checks and session.parts):
         return
     device = torch.device(session.parts[0].device)
@@ -216,6 +220,7 @@ def _run_by_all(
     if reasons:
         session.check_note = f"not compared with the plain step: {reasons[0]}"
         return
+    planned = results_on_rank(model, model, inputs, keywords)
     found = difference_of_results(
         results_on_rank(model, call_as_itself(model), inputs, keywords), planned
     )

@@ -53,9 +53,20 @@ class ScheduleSearch:
         return try_plan(workload, max(1, budget_bytes), "auto", effort=_QUICK_EFFORT)
 
 
-def infeasible(known: KnownSteps, name: str, plan: Plan) -> InfeasibleBudgetError:
-    """The error for a step `name` for which `plan` has no schedule."""
+def infeasible(
+    known: KnownSteps, name: str, plan: Plan, beside_bytes: int = 0
+) -> InfeasibleBudgetError:
+    """The error for a step `name` for which `plan` has no schedule.
+
+    Parameters
+    ----------
+    beside_bytes
+        Bytes that most loops hold beside the step: the budget that is named has room for them.
+    """
     assert known.budget_bytes is not None
+    if beside_bytes and plan.min_feasible_bytes is not None:
+        found = plan.min_feasible_bytes + beside_bytes  # the floor is no higher without them
+        plan = replace(plan, least=replace(plan.least, found_bytes=found))
     least = plan.min_feasible_bytes
     # Before any step of the loop has run, what it takes besides is not known.
     unmeasured = "" if known.records else " and what the loop takes besides, as its loss"

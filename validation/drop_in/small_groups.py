@@ -6,22 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-import torch
-
 from schedsim.errors import InfeasibleBudgetError
 
 from .traced_part import TracedPart
 
 T = TypeVar("T")
 
-_OF_SEVERAL_RANKS = (
-    "steps of several ranks have no small groups of ops: compile=False may need less, and so may "
-    "the whole step, rematerialize(model, inputs, budget, loss, compile=True)"
-)
-
 
 class SmallGroups:
     """Puts parts in small groups in the place of parts in large ones, which are quicker.
+
+    Ranks decide each for itself: autograd calls the same part on all of them, whose gradients come
+    in the order of its large groups, and what gathers or reduces around parts does not see groups.
 
     Parameters
     ----------
@@ -56,17 +52,12 @@ class SmallGroups:
         ------
         InfeasibleBudgetError
             Nothing fits; of both errors, the one that names less. The parts are left as they were
-            for it. Several ranks have no small groups, which the hint says.
+            for it.
         """
         try:
             return plan()
         except InfeasibleBudgetError as error:
-            indices = list(dict.fromkeys(indices))
-            if _num_ranks() > 1:  # gradients come in one order on all ranks
-                if any(self._parts[index].session.options.compile for index in indices):
-                    error.hint = "; ".join(filter(None, (error.hint, _OF_SEVERAL_RANKS)))
-                raise
-            made = self._make_small(indices)
+            made = self._make_small(dict.fromkeys(indices))
             if not made:
                 raise
             try:
@@ -87,6 +78,10 @@ class SmallGroups:
                 self._note(index)
                 made.append(index)
         return made
+
+    def make_large(self) -> None:
+        """Put the parts in large groups again, for a plan to come."""
+        self._make_large(list(self._large))
 
     def _make_large(self, indices: Iterable[int]) -> None:
         for index in indices:
@@ -111,12 +106,6 @@ class SmallGroups:
         finally:
             for index, part in small.items():
                 self._parts[index] = part
-
-
-def _num_ranks() -> int:
-    distributed = torch.distributed
-    there = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if there else 1
 
 
 def _least(error: InfeasibleBudgetError) -> float:

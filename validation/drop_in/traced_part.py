@@ -121,6 +121,10 @@ class TracedPart(PlannedPart):
         self._small.uses_as(self)
         return self._small
 
+    def mark(self, number: int) -> int:
+        """The schedule `number` as one number, which tells these groups from the other ones."""
+        return ~number if self.has_small_groups else number
+
     def take_back(self) -> None:
         """Run by large groups again; calls of the part in small groups may still be in flight."""
         self._runs_small = False
@@ -201,7 +205,7 @@ class TracedPart(PlannedPart):
         sizes = self.code.sizes(number, binding)
         outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
         made = dict(zip(self.program.outputs, outputs, strict=True))
-        header = torch.tensor([~number if self.has_small_groups else number, *binding])
+        header = torch.tensor([self.mark(number), *binding])
         self._early_calls.pop(header.data_ptr(), None)
         if early is not None:
             self._early_calls[header.data_ptr()] = early
@@ -263,7 +267,7 @@ class TracedPart(PlannedPart):
         del arguments[len(arguments) - num_given :]
         header = arguments.pop(0)
         number, *binding = header.tolist()
-        number = ~number if self.has_small_groups else number
+        number = self.mark(number)  # which is its own inverse
         self.session.backward_begins(self, header, given)
         mine, constants = self.code.halves(number), self.program.constants
         part, halves = self, mine

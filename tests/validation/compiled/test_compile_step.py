@@ -204,18 +204,14 @@ def test_the_backend_says_that_there_is_no_compiler(monkeypatch):
     assert_close(found, left_by(lambda x, t: loss(model(x), t), model, inputs))
 
 
-def test_a_compiled_step_that_is_another_is_planned_by_blocks(monkeypatch):
+def test_a_compiled_step_that_is_another_is_planned_by_blocks(uncompiled, monkeypatch):
     """Uncompiled, with a warning, and no refusal of what the caller did not ask for."""
 
     def compared(model, settings, planned, inputs, keywords):
         op = planned.captured.level == "op"
         return "", Difference("a gradient is off", False) if op else None
 
-    def not_compiled(self, function):  # what the groups compute is beside the point
-        return lambda tensors: function(*tensors)
-
     monkeypatch.setattr(Groups, "compile", lambda self: None)
-    monkeypatch.setattr(FusedGroup, "compiled_as", not_compiled)
     monkeypatch.setattr(plan_maker, "kept_within", lambda m, s, planned, b, given: planned)
     monkeypatch.setattr(plan_maker, "compare", compared)
     model, inputs, loss = gated(2)
@@ -237,9 +233,8 @@ def _least(model, inputs, loss, **options):
 
 
 @pytest.mark.slow
-def test_where_large_groups_do_not_fit_smaller_ones_are_planned(monkeypatch):
+def test_where_large_groups_do_not_fit_smaller_ones_are_planned(uncompiled, monkeypatch):
     """A refusal names the least budget of these, and the report says which groups run."""
-    monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
     monkeypatch.setattr(plan_maker, "kept_within", lambda m, s, planned, b, given: planned)
     model, inputs, loss = branched()
     least = _least(model, inputs, loss, compile=True)

@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 
 class Noisy(nn.Module):
-    """Adds numbers of a normal distribution, which inductor leaves to the generator."""
+    """Adds numbers of a Poisson distribution, which inductor leaves to the generator."""
 
     def __init__(self):
         super().__init__()
@@ -22,7 +22,7 @@ class Noisy(nn.Module):
 
     def forward(self, x):
         mean = self.linear(x)
-        noise = torch.normal(torch.zeros_like(mean), torch.ones_like(mean))
+        noise = torch.poisson(torch.ones_like(mean))
         return (mean + noise.sin()).tanh()
 
 

@@ -40,6 +40,28 @@ def test_refusals_lead_to_a_budget_that_works():
     same(model, plain, x, budget)
 
 
+def test_the_budget_that_a_refusal_names_has_room_for_the_loss(monkeypatch):
+    """For the number that each loop has, which is there while a backward runs, and its gradient."""
+    torch.manual_seed(0)
+    x, target = torch.randn(64, 16), torch.randint(5, (64,))
+    budget = 1000
+    for tries in range(2):
+        torch._dynamo.reset()
+        layers = [nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 5)]
+        extra = storage_bytes(target)
+        options = {"budget": budget, "effort": 0.2, "extra_bytes": extra}
+        step = torch.compile(nn.Sequential(*layers), backend=backend.schedsim, options=options)
+        try:
+            for _ in range(3):  # the second is measured, and planned then
+                nn.functional.cross_entropy(step(x), target).backward()
+                step.zero_grad()
+            break
+        except schedsim.InfeasibleBudgetError as refused:
+            assert not tries
+            budget = refused.min_feasible_bytes
+    assert budget > 1000
+
+
 def test_a_guess_refuses_no_budget():
     """How much the loss takes is not known before the first step: a budget that fits is taken."""
     torch.manual_seed(0)

@@ -25,8 +25,27 @@ AROUND = CallLevels(50, 60, 50, 40)
 def plans(budget, monkeypatch):
     """Of a part with two schedules."""
     monkeypatch.setattr(GatheredPlans, "_choices_of", lambda self, index: (MUCH, LITTLE))
-    part = SimpleNamespace(trust=SimpleNamespace(refused={}))
-    return GatheredPlans(DropInOptions(budget=budget), [part])
+    return GatheredPlans(DropInOptions(budget=budget), [part()])
+
+
+def part(small=None, is_small=False):
+    """A part, which may be one in small groups, or be put in them."""
+    return SimpleNamespace(
+        trust=SimpleNamespace(refused={}),
+        mark=lambda number: ~number if is_small else number,
+        given_bytes=lambda: 30,
+        with_small_groups=lambda: small,
+        take_back=lambda: None,
+        uses_as=lambda other: None,
+    )
+
+
+def a_plan():
+    """The plan of some part, which a refusal changes."""
+    chain = schedsim.Chain.from_arrays(
+        name="one", input_bytes=1, forward_s=[1], backward_s=[1], output_bytes=[1], saved_bytes=[1]
+    )
+    return schedsim.plan(chain, "100%")
 
 
 def record(numbers, levels=(AROUND, AROUND), mode=WHOLE, passing=0):
@@ -88,10 +107,7 @@ def test_a_step_with_gradients_counts_them(monkeypatch):
 def test_more_that_is_resident_is_planned_for_anew(monkeypatch):
     """The optimizer's state comes with its first step; what does not fit names what would."""
     made = plans(1000 + 230, monkeypatch)
-    chain = schedsim.Chain.from_arrays(
-        name="one", input_bytes=1, forward_s=[1], backward_s=[1], output_bytes=[1], saved_bytes=[1]
-    )
-    made.plan = schedsim.plan(chain, "100%")
+    made.plan = a_plan()
     for _ in range(2):
         made.learn(record((1, 1)))
     made.begin(1000)
@@ -123,3 +139,90 @@ def test_a_schedule_that_is_another_step_is_left_out(monkeypatch):
     made.begin(1000)
     assert set(made.numbers.values()) == {1}
     assert not made.wants(WHOLE)
+
+
+def test_first_steps_take_least_and_not_keep_least(monkeypatch):
+    """By a step that was measured ahead: the one that keeps least takes more in its backward."""
+    made = plans(1000 + 250, monkeypatch)
+    assert "none was measured" in made.first.excess
+    made.begin(1000)
+    assert made.number_for(KEYS[1]) == LITTLE.number
+    made.gauge(record((1, 1)))
+    made.begin(1000)
+    assert [made.number_for(key) for key in KEYS] == [LITTLE.number, MUCH.number]
+    # 50 + 20 + 100 in the second backward, or 50 + 120 in the first.
+    assert made.first.peak_bytes == 1170
+    assert made.first.excess == ""
+
+
+def test_first_steps_above_the_budget_say_their_bytes(monkeypatch):
+    """The loss that was made up keeps nothing: what others may keep is left for them."""
+    made = plans(1180, monkeypatch)
+    made.plan = a_plan()
+    made.gauge(record((1, 1)))
+    made.begin(1000)
+    assert "1.17 kB" in made.first.excess
+    assert "without the loop's loss" in made.first.excess
+    made.learn(record((1, 0)))
+    made.begin(1000)
+    assert made.first.excess == ""
+    made.begin(1100)
+    assert "take about 1.27 kB" in made.first.excess
+    assert "exceed the budget, 1.18 kB" in made.first.excess
+    assert "loss" not in made.first.excess
+
+
+def _grouped(budget, monkeypatch):
+    """Plans of a part whose small groups take 60 bytes less, and their numbers by the part."""
+    small = part(is_small=True)
+    made = GatheredPlans(DropInOptions(budget=budget), [part(small)])
+    made.plan = a_plan()
+    less = [
+        cost._replace(forward_bytes=60, backward_bytes=cost.backward_bytes - 60, time_s=9.0)
+        for cost in (MUCH, LITTLE)
+    ]
+    monkeypatch.setattr(
+        GatheredPlans,
+        "_choices_of",
+        lambda self, index: tuple(less) if self._parts[index] is small else (MUCH, LITTLE),
+    )
+    return made, small
+
+
+def test_small_groups_where_no_division_of_large_ones_fits(monkeypatch):
+    """Readings of both are told apart; a share is one of large groups."""
+    made, small = _grouped(1000 + 140, monkeypatch)
+    for _ in range(2):
+        made.learn(record((1, 1)))
+    made.begin(1000)
+    assert made._parts[0] is small
+    assert made.peak_bytes <= 1140
+    numbers = tuple(made.numbers[key] for key in KEYS)
+    assert numbers == (1, 1)
+    assert made.wants(WHOLE)
+    for _ in range(2):
+        made.learn(record(tuple(~number for number in numbers)))
+    assert not made.wants(WHOLE)
+
+
+def test_a_reading_that_was_too_high_leaves_large_groups(monkeypatch):
+    """What is read once may be too much, as of a buffer that is held for longer."""
+    made, small = _grouped(1000 + 200, monkeypatch)
+    noisy = (AROUND._replace(backward=120), AROUND)
+    made.gauge(record((1, 1), noisy))
+    made.begin(1000)
+    assert made._parts[0] is small
+    for _ in range(2):
+        made.learn(record((~1, ~1)))
+    made.begin(1000)
+    assert made._parts[0] is not small
+    assert made.peak_bytes <= 1200
+
+
+def test_a_refusal_names_the_least_of_both_kinds_of_groups(monkeypatch):
+    made, _ = _grouped(1000, monkeypatch)
+    for _ in range(2):
+        made.learn(record((1, 1)))
+    with pytest.raises(schedsim.InfeasibleBudgetError) as refused:
+        made.begin(1000)
+    assert refused.value.plan.min_feasible_bytes < 1170

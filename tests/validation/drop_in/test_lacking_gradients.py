@@ -6,7 +6,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.traced_part import TracedPart  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -16,12 +15,6 @@ import schedsim  # noqa: E402
 from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
 WORDS, WIDTH = 512, 128
-
-
-@pytest.fixture
-def uncompiled(monkeypatch):
-    """Groups run op by op inside: what takes time here is Inductor."""
-    monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
 
 
 class Language(nn.Module):

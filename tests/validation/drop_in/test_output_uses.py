@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.output_uses import OutputUse  # noqa: E402
@@ -322,9 +321,8 @@ def test_a_backward_that_reads_a_dropped_output_frees_it_after_the_last_read():
     assert measured <= session_in(model).peak_bytes <= session_in(model).budget_bytes
 
 
-def test_a_compiled_step_whose_logits_get_zeros_is_refused_before_its_first_step(monkeypatch):
+def test_a_compiled_step_whose_logits_get_zeros_is_refused_before_its_first_step(uncompiled):
     """No hope that gradients lack: of a compiled step they come as zeros."""
-    monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
     words, least = torch.randint(WORDS, (64,)), 1000
     with warnings.catch_warnings():
         warnings.simplefilter("error", ReplannedWarning)

@@ -17,9 +17,8 @@ from torch import nn  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def _groups_run_op_by_op(monkeypatch):
+def _groups_run_op_by_op(uncompiled):
     """What inductor makes of a group is tested elsewhere."""
-    monkeypatch.setattr(FusedGroup, "compiled_as", lambda self, function: lambda a: function(*a))
     torch._dynamo.reset()
 
 

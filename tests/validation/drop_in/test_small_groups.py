@@ -9,8 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import Branches, assert_close, left_by  # noqa: E402
-from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
-from schedsim.validation.drop_in import backend, small_groups  # noqa: E402
+from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.traced_part import TracedPart  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -21,12 +20,6 @@ from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
 )
-
-
-@pytest.fixture
-def uncompiled(monkeypatch):
-    """Groups run op by op inside: what takes time here is Inductor."""
-    monkeypatch.setattr(FusedGroup, "compiled_as", lambda s, f: lambda tensors: f(*tensors))
 
 
 def by_backend(model, inputs, loss, budget):
@@ -88,27 +81,6 @@ def test_small_groups_fit_less_than_large_ones(make, uncompiled, monkeypatch):
     with pytest.raises(InfeasibleBudgetError) as refused:
         steps_within(make, ROOM)
     assert refused.value.plan.min_feasible_bytes > ROOM
-
-
-@pytest.mark.parametrize("num_ranks", [1, 2])
-def test_several_ranks_have_no_small_groups_and_are_told_so(num_ranks, uncompiled, monkeypatch):
-    """Gradients come in one order on all of them; one rank alone is free."""
-    monkeypatch.setattr(small_groups, "_num_ranks", lambda: num_ranks)
-    if num_ranks == 1:
-        *_, session = steps_within(by_backend, ROOM)
-        assert "groups are small" in session.report()
-        return
-    with pytest.raises(InfeasibleBudgetError) as refused:
-        steps_within(by_backend, ROOM)
-    assert "steps of several ranks have no small groups" in refused.value.hint
-    assert "compile=False" in refused.value.hint
-
-
-def test_ranks_are_counted(monkeypatch):
-    assert small_groups._num_ranks() == 1
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    assert small_groups._num_ranks() == 4
 
 
 def test_groups_become_small_when_a_measured_step_is_planned(uncompiled):
