@@ -15,8 +15,8 @@ import torch
 from ..torch_private.kept_checks import is_python_assert, returns_nothing
 from .program import Program, refs
 
-_aten = torch.ops.aten
-_ASSERTS = (_aten._assert_async.msg, _aten._assert_async.default)
+aten = torch.ops.aten
+_ASSERTS = (aten._assert_async.msg, aten._assert_async.default)
 _NO_MESSAGE = "assertion error"
 """What Dynamo says for an ``assert`` without a message."""
 
