@@ -34,7 +34,7 @@ def unnoticed() -> Iterator[None]:
         _unnoticed.reset(token)
 
 
-class Check:
+class CheckOp:
     """The target of a call of an op without output.
 
     Parameters
@@ -68,7 +68,7 @@ class Check:
             self.op(*args, **kwargs)
 
 
-class Assertion(Check):
+class AssertOp(CheckOp):
     """An ``assert`` of Python, which Dynamo has made an op: it raises what Python raises."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,12 +77,12 @@ class Assertion(Check):
             raise AssertionError(*[text for text in message if text != _NO_MESSAGE])
 
 
-def check_of(node: torch.fx.Node) -> Check | None:
+def check_of(node: torch.fx.Node) -> CheckOp | None:
     """What a call of `node` runs, if that is an op without output; else ``None``."""
     if node.op != "call_function" or not returns_nothing(node.target):
         return None
     target: Any = node.target
-    return (Assertion if target in _ASSERTS and is_python_assert(node) else Check)(target)
+    return (AssertOp if target in _ASSERTS and is_python_assert(node) else CheckOp)(target)
 
 
 def order_checks(program: Program) -> None:
@@ -92,15 +92,15 @@ def order_checks(program: Program) -> None:
     """
     earlier: list[int] = []
     for i, call in enumerate(program.calls):
-        if isinstance(call.target, Check):
+        if isinstance(call.target, CheckOp):
             behind = [*earlier[-1:], *([program.seed] if call.phase == "backward" else [])]
             given = {program.values[v].call for v in refs((call.args, call.kwargs))}
             call.tokens += tuple(t for t in behind if t not in given)
-        if isinstance(call.target, Check) or call.random:
+        if isinstance(call.target, CheckOp) or call.random:
             earlier.append(i)
 
 
 def checks_before_backward(program: Program) -> list[int]:
     """The checks that end a step before its outputs are handed over."""
     forward = program.calls[: program.seed]
-    return [i for i, call in enumerate(forward) if isinstance(call.target, Check)]
+    return [i for i, call in enumerate(forward) if isinstance(call.target, CheckOp)]

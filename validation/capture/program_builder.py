@@ -21,7 +21,7 @@ from ..torch_private.graph_roles import (
 from ..torch_private.op_modes import OpOverload, schema_name, schema_of
 from ..torch_private.storage_refs import storage_key
 from .accumulation import add_in_place
-from .checks import Check, check_of, checks_before_backward, order_checks
+from .checks import CheckOp, check_of, checks_before_backward, order_checks
 from .cond_branches import COND, CondBranches
 from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
@@ -261,7 +261,7 @@ class ProgramBuilder:
         program.calls.append(call)
         self.became[node] = tuple(became) if call.is_tuple else became[0]
 
-    def _check(self, node: torch.fx.Node, check: Check, args: Any, kwargs: Any) -> None:
+    def _check(self, node: torch.fx.Node, check: CheckOp, args: Any, kwargs: Any) -> None:
         """Put a call of an op without output where the trace has it."""
         call = Call(
             name=schema_name(node.target).partition("::")[2],

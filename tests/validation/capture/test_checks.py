@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.capture import capture  # noqa: E402
-from schedsim.validation.capture.checks import Assertion, Check, unnoticed  # noqa: E402
+from schedsim.validation.capture.checks import AssertOp, CheckOp, unnoticed  # noqa: E402
 from schedsim.validation.costs import measured_costs  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -27,7 +27,7 @@ class Factorized(nn.Module):
 
 def checks_of(captured):
     calls = captured.program.calls
-    return [i for i, call in enumerate(calls) if isinstance(call.target, Check)]
+    return [i for i, call in enumerate(calls) if isinstance(call.target, CheckOp)]
 
 
 def test_a_check_is_an_op_without_bytes():
@@ -50,7 +50,7 @@ def test_it_costs_its_time_and_raises_nothing_when_it_is_measured():
     name = captured.program.calls[checks_of(captured)[0]].name
     costs = measured_costs(captured, use_cache=False, target_s=0)
     assert costs.time_s[name] > 0
-    Check(aten._assert_async.msg).probe(torch.zeros((), dtype=torch.bool), "no")
+    CheckOp(aten._assert_async.msg).probe(torch.zeros((), dtype=torch.bool), "no")
 
 
 def test_a_check_in_backward_runs_there():
@@ -75,7 +75,7 @@ def test_a_check_in_backward_runs_there():
 
 
 def test_an_assert_raises_what_python_raises():
-    found = Assertion(aten._assert_async.msg)
+    found = AssertOp(aten._assert_async.msg)
     found(torch.tensor(True), "no")
     with pytest.raises(AssertionError, match=r"^no$"):
         found(torch.tensor(False), "no")
@@ -86,6 +86,6 @@ def test_an_assert_raises_what_python_raises():
 def test_ops_of_the_user_note_nothing_in_comparisons():
     noted = []
     with unnoticed():
-        Check(noted.append)(3)
-    Check(noted.append)(4)
+        CheckOp(noted.append)(3)
+    CheckOp(noted.append)(4)
     assert noted == [4]
