@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from .behind_backward import BehindBackward
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
+from .evaluations import Evaluations
 from .graphs_beside import bytes_of_graphs
 from .held_state import HeldState, may_record
 from .optimizer_steps import close_all
@@ -55,6 +56,7 @@ class LocalSession(Session):
         # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
         self._behind = BehindBackward(self._held)
+        self._evaluations = Evaluations()
         # What the step is given that begins, where one does; by its addresses.
         self._coming: dict[int, int] | None = None
         # Whether a record may start in the step that has begun; None where only parts say so.
@@ -98,6 +100,16 @@ class LocalSession(Session):
             self._look_beside(handed)
             if self._may_start and self._recorder.turns.is_missing:
                 self._start_measuring(torch.device(self.parts[0].device))
+
+    def measuring_evaluation(self, inputs: Any) -> AbstractContextManager[None]:
+        """Around a forward of the whole model that runs as it is, on `inputs`."""
+        if self._recorder.is_on or self.is_rehearsing or not self.parts:
+            return nullcontext()
+        device = torch.device(self.parts[0].device)
+        given = sum(bytes_by_place(inputs).values())
+        kept = sum(call.kept_bytes for call in self._step.calls.opened)
+        resident = self._held.total_bytes + given + kept
+        return self._evaluations.measured(device, resident, given)
 
     # -- what the parts report --------------------------------------------------------------------
 
@@ -385,8 +397,9 @@ class LocalSession(Session):
         budget = self.budget_bytes
         if self.peak_bytes is None or budget is None:
             return
-        for line in (*self._optimizers.new_lines(budget), *self._behind.new_lines(budget)):
-            self._tell(line, PlainStepWarning)
+        for measured in (self._optimizers, self._behind, self._evaluations):
+            for line in measured.new_lines(budget):
+                self._tell(line, PlainStepWarning)
 
     # -- for people -------------------------------------------------------------------------------
 

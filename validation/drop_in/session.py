@@ -132,6 +132,10 @@ class Session(ABC):
         """A forward of the whole model is about to run as it is."""
         close_all()
 
+    def measuring_evaluation(self, inputs: Any) -> AbstractContextManager[None]:
+        """Around a forward of the whole model that runs as it is, on `inputs`."""
+        return nullcontext()
+
     @property
     @abstractmethod
     def is_compared(self) -> bool:
