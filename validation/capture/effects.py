@@ -14,7 +14,10 @@ aten = torch.ops.aten
 
 
 def add_updates(
-    program: Program, mutations: list[tuple[int, int]], expects: Sequence[Call] = ()
+    program: Program,
+    mutations: list[tuple[int, int]],
+    expects: Sequence[Call] = (),
+    checks: Sequence[Call] = (),
 ) -> None:
     """Add the copies of new values into the buffers (or inputs) that the step changes.
 
@@ -28,8 +31,11 @@ def add_updates(
         Pairs of values: the value that changes, and its new content.
     expects
         Calls that may end the step before it changes anything: they come first.
+    checks
+        Calls that end the step where the plain step ends: those before the new value come first.
     """
-    waited = [i for i, call in enumerate(program.calls) if any(call is one for one in expects)]
+    waited = _places(program, expects)
+    ends = _places(program, checks)
     values = program.values
     changed = {values[old].storage: _Readers([], []) for old, _ in mutations}
     for i, call in enumerate(program.calls):
@@ -48,7 +54,8 @@ def add_updates(
         for i in readers.always:
             program.calls[i].once = True
         maker = values[new].call
-        at = max([maker, *readers.always, *readers.at_first, *waited]) + 1
+        first = [*waited, *(i for i in ends if i < maker)]
+        at = max([maker, *readers.always, *readers.at_first, *first]) + 1
         update = Call(
             name=f"{_name_of(program, old)}.update",
             target=aten.copy_.default,
@@ -56,10 +63,14 @@ def add_updates(
             kwargs={},
             phase="backward" if at > program.seed else "forward",
             once=True,
-            tokens=(*(i for i in readers.always if i != maker), *waited),
+            tokens=(*(i for i in readers.always if i != maker), *first),
         )
         inserted.append((at, update))
     insert_all(program, inserted)
+
+
+def _places(program: Program, calls: Sequence[Call]) -> list[int]:
+    return [i for i, call in enumerate(program.calls) if any(call is one for one in calls)]
 
 
 class _Readers(NamedTuple):

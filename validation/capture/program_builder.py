@@ -21,6 +21,7 @@ from ..torch_private.graph_roles import (
 from ..torch_private.op_modes import OpOverload, schema_name, schema_of
 from ..torch_private.storage_refs import storage_key
 from .accumulation import add_in_place
+from .checks import CheckOp, check_of, checks_before_backward, order_checks
 from .cond_branches import COND, CondBranches
 from .dropout import Factors, as_in_eager
 from .effects import add_gradients, add_updates, insert_all, order_draws
@@ -191,6 +192,10 @@ class ProgramBuilder:
             self.became[node] = self._number(node)
             return
         args, kwargs = self._arguments(node.args), self._arguments(dict(node.kwargs))
+        check = check_of(node)
+        if check is not None:
+            self._check(node, check, args, kwargs)
+            return
         if node.target in _ALIASES:
             self.became[node] = args[0]
             return
@@ -256,6 +261,20 @@ class ProgramBuilder:
         program.calls.append(call)
         self.became[node] = tuple(became) if call.is_tuple else became[0]
 
+    def _check(self, node: torch.fx.Node, check: CheckOp, args: Any, kwargs: Any) -> None:
+        """Put a call of an op without output where the trace has it."""
+        call = Call(
+            name=schema_name(node.target).partition("::")[2],
+            target=check,
+            args=args,
+            kwargs=kwargs,
+            phase=_phase(node, False),
+            once=True,
+            module=self.namer.module(node),
+        )
+        self.program.calls.append(call)
+        self.became[node] = None
+
     def _refuse_dynamic(self, value: object, node: torch.fx.Node) -> None:
         if is_symbolic(value):
             raise UnsupportedError(
@@ -290,7 +309,7 @@ class ProgramBuilder:
         )
         insert_all(program, [(at, seed)])
         program.seed = at
-        seed.tokens += tuple(_draws_for_nothing(program))
+        seed.tokens += (*_draws_for_nothing(program), *checks_before_backward(program))
 
 
 class _StepProgramBuilder(ProgramBuilder):
@@ -339,10 +358,12 @@ class _StepProgramBuilder(ProgramBuilder):
                     f"the step has an output that cannot be scheduled: {role.key}", hint=WAY_OUT
                 )
         expects = self._put_expects(outputs)
-        add_updates(program, mutations, expects)
+        ends = [program.calls[i] for i in checks_before_backward(program)]
+        add_updates(program, mutations, expects, ends)
         add_gradients(program, gradients)
         add_in_place(program)
         order_draws(program)
+        order_checks(program)
         self.namer.name(program)
         return program
 
@@ -435,10 +456,10 @@ def needed_for(graph: torch.fx.Graph, outputs: list[torch.fx.Node]) -> set[torch
     """The nodes that the outputs depend on; used only to test membership.
 
     An op whose numbers nothing reads still draws them, and leaves the generator where later ops
-    find it.
+    find it. An op without output still checks what it is given.
     """
-    draws = [node for node in graph.nodes if _is_draw(node)]
-    stack = [*outputs, *draws]
+    others = [node for node in graph.nodes if _is_draw(node) or check_of(node) is not None]
+    stack = [*outputs, *others]
     seen = set(stack)
     while stack:
         for node in stack.pop().all_input_nodes:

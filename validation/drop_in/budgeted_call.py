@@ -115,7 +115,8 @@ class BudgetedCall:
             if is_compiling:
                 return call_as_itself(model)(*inputs, **keywords)
             session.evaluation_begins()
-            found = call_as_itself(model)(*inputs, **keywords)
+            with session.measuring_evaluation((inputs, keywords)):
+                found = call_as_itself(model)(*inputs, **keywords)
             session.evaluation_ends(found)
             return found
         session.step_begins((inputs, keywords))

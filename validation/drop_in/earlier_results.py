@@ -29,6 +29,11 @@ class EarlierResults:
         """Watch results of a step that has ended."""
         self._rows += results
 
+    def places(self) -> set[int]:
+        """The addresses of those that are there."""
+        self._look()
+        return {it.place for it in self._rows}
+
     def add_evaluation(self, outputs: Any) -> None:
         """Watch the outputs of a forward without gradients."""
         self._look()

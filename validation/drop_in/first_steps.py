@@ -65,11 +65,17 @@ class FirstSteps:
         # At last the plan may keep anything, as only a loss is known to follow. What that takes is
         # a guess, which refuses no budget: the first step measures it.
         rooms = [max(guessed, room - int(share * store_all.kept_bytes)) for share in _KEPT_SHARES]
+        roomy = None
         for outside in (*rooms, guessed):
             plan = self._search.search(part.workload(static, outside, binding), budget, 0.3)
             if plan.schedule is not None:
                 break
         else:
+            # With a loss that keeps as much for its backward as the outputs have, and with all
+            # outputs held until the next step has made its own.
+            held = part.output_bytes(binding)
+            roomiest = part.workload(static + held, guessed, binding, held)
+            roomy = self._search.search(roomiest, budget, 0.3).min_feasible_bytes
             workload = part.workload(static, 0, binding)
             plan = self._search.search_long(workload, budget, 0.3)
             least = plan.min_feasible_bytes
@@ -84,7 +90,8 @@ class FirstSteps:
                 plan = self._search.search_long(workload, budget, 0.3)
         if plan.schedule is None:
             beside = 0 if part.outputs.root_bytes else _LOSS_BYTES
-            raise infeasible(steps, part.name + part.sizes.in_words(binding), plan, beside)
+            name = part.name + part.sizes.in_words(binding)
+            raise infeasible(steps, name, plan, roomy, beside)
         steps.plan = plan
         number = self._numbers[index] = part.add(plan.schedule)
         if binding:  # it may be the one that fits the longest sizes

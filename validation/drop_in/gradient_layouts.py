@@ -153,7 +153,7 @@ class GradientLayouts:
         for one in dict.fromkeys((whole, layout)):
             if (one, autocast) not in self._parts:
                 self._parts[one, autocast] = self._another(one, autocast)
-                self._part.forget_costs()
+                self._part.evaluate_again()
 
     def _another(self, layout: Layout, autocast: Autocast) -> TracedPart | None:
         """The part for such a backward, by which later calls run if no gradient lacks."""

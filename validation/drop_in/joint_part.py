@@ -10,6 +10,7 @@ import torch
 from schedsim.errors import UnsupportedError
 
 from ..capture.accumulation import add_in_place
+from ..capture.checks import order_checks
 from ..capture.effects import add_gradients, order_draws
 from ..capture.fronts import Traced
 from ..capture.naming import clean
@@ -159,6 +160,7 @@ class _JointBuilder(ProgramBuilder):
         made = self._add_gradients(found)
         add_in_place(program)
         order_draws(program)
+        order_checks(program)
         self.namer.name(program)
         return JointPart(
             program,

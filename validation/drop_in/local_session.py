@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from .allocator_room import AllocatorRoom
 from .behind_backward import BehindBackward
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
+from .evaluations import Evaluations
+from .graphs_beside import bytes_of_graphs
 from .held_state import HeldState, may_record
 from .optimizer_steps import close_all
 from .output_uses import OutputUse, gone_among
@@ -32,6 +35,9 @@ from .step_meter import OVER
 from .step_plans import StepPlans
 from .step_record import Key
 from .traced_part import TracedPart
+
+_MOST_LOOKS = 3
+"""Steps in which graphs beside the step are looked for, besides measured ones."""
 
 
 class LocalSession(Session):
@@ -52,10 +58,13 @@ class LocalSession(Session):
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
+        self._evaluations = Evaluations()
         # What the step is given that begins, where one does; by its addresses.
         self._coming: dict[int, int] | None = None
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
+        self._num_looks: float = 0  # steps in which graphs of the loop were looked for
+        self._beside_bytes = 0  # of these
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
 
     @property
@@ -91,8 +100,19 @@ class LocalSession(Session):
         was_recording = close_all()
         if self.parts and not self._step.calls.is_open:
             self._may_start = self._end_step() and not was_recording
+            self._look_beside(handed)
             if self._may_start and self._recorder.turns.is_missing:
                 self._start_measuring(torch.device(self.parts[0].device))
+
+    def measuring_evaluation(self, inputs: Any) -> AbstractContextManager[None]:
+        """Around a forward of the whole model that runs as it is, on `inputs`."""
+        if self._recorder.is_on or self.is_rehearsing or not self.parts:
+            return nullcontext()
+        device = torch.device(self.parts[0].device)
+        given = sum(bytes_by_place(inputs).values())
+        kept = sum(call.kept_bytes for call in self._step.calls.opened)
+        resident = self._held.total_bytes + given + kept
+        return self._evaluations.measured(device, resident, given)
 
     # -- what the parts report --------------------------------------------------------------------
 
@@ -233,6 +253,7 @@ class LocalSession(Session):
         if may_start is None:
             self._coming = bytes_by_place(part.inputs_among(arguments))
             may_start = self._end_step()
+            self._look_beside(bytes_by_place(arguments))
         before = self._resident.before(
             part,
             arguments,
@@ -255,6 +276,23 @@ class LocalSession(Session):
             self._behind.begin()
         elif not self.is_rehearsing:
             self._room.begins(torch.device(part.device), key, binding)
+
+    def _look_beside(self, given: Mapping[int, int]) -> None:
+        """See what graphs the loop has made before this step, in its first steps and measured ones.
+
+        Parameters
+        ----------
+        given
+            Bytes by address of what the step is given.
+        """
+        if self.is_rehearsing or self.parts[0].device != "cpu":
+            return
+        if self._num_looks >= _MOST_LOOKS and not self._recorder.turns.is_missing:
+            return
+        self._num_looks += 1
+        counted = {*given, *self._held.places, *self._held.gradients()}
+        found = bytes_of_graphs(counted | self._resident.earlier.places())
+        self._beside_bytes = max(self._beside_bytes, found)
 
     def _leave_behind(self) -> None:
         """End a step that is open only because of calls that the loop holds through many steps.
@@ -279,7 +317,7 @@ class LocalSession(Session):
     def _begin_plans(self, found: Before) -> None:
         """Begin the step beside what was `found`, and what the code behind a step has left."""
         known, room = self.plans.known, self._room.room_bytes
-        before, left = known.resident_bytes, known.left_bytes
+        before, left = known.resident_bytes, known.left_bytes + self._beside_bytes
         resident, passing = found.resident_bytes + room, found.passing_bytes
         try:
             self.plans.begin(resident + left, passing)
@@ -288,11 +326,13 @@ class LocalSession(Session):
                 raise
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident_bytes, known.left_bytes = before, 0
+            made = "before a step" if self._beside_bytes else "behind a step"
+            self._beside_bytes, self._num_looks = 0, math.inf
             self._behind.ignores_left = True
             self.plans.plan_anew()
             self.plans.begin(resident, passing)
             self._tell(
-                f"the loop holds {format_bytes(left)} that it has made behind a step, beside which "
+                f"the loop holds {format_bytes(left)} that it has made {made}, beside which "
                 "no plan is within the budget: they are not counted, and steps may exceed it by "
                 "them",
                 PlainStepWarning,
@@ -376,8 +416,9 @@ class LocalSession(Session):
         budget = self.budget_bytes
         if self.peak_bytes is None or budget is None:
             return
-        for line in (*self._optimizers.new_lines(budget), *self._behind.new_lines(budget)):
-            self._tell(line, PlainStepWarning)
+        for measured in (self._optimizers, self._behind, self._evaluations):
+            for line in measured.new_lines(budget):
+                self._tell(line, PlainStepWarning)
 
     # -- for people -------------------------------------------------------------------------------
 

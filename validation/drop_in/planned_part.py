@@ -132,7 +132,7 @@ class PlannedPart:
         )
         self.graph = replace(graph, ops=ops)
         self.sizes.note(binding, self.graph)
-        self._forget_costs()
+        self._note_new_op_costs()
 
     @property
     def is_measured(self) -> bool:
@@ -163,17 +163,17 @@ class PlannedPart:
         )
         if ops != self.graph.ops:
             self.graph = replace(self.graph, ops=ops)
-            self._forget_costs()
+            self._note_new_op_costs()
         self._costed_as = other.graph
 
-    def _forget_costs(self) -> None:
+    def _note_new_op_costs(self) -> None:
         """Evaluate schedules anew: the costs of ops are others."""
         self._costs.clear()
         self._quickest.clear()
         self._used_graphs.clear()
         self._costed_as = None
 
-    def forget_costs(self) -> None:
+    def evaluate_again(self) -> None:
         """Evaluate costs anew: another backward may run."""
         self._costs.clear()
 

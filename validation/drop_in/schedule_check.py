@@ -16,6 +16,7 @@ import torch
 from schedsim.errors import SchedsimError
 
 from ..block_level.repeated_forward import RandomState
+from ..capture.checks import unnoticed
 from ..capture.varying_sizes import settled_value
 from ..op_level.random_replay import RandomReplay
 from .tensor_bits import bits_of, made_up_gradient
@@ -78,7 +79,7 @@ def _left_by(
     tangents = [settled_value(program, v, named) for v in program.tangents]
     devices = {t.device for t in arguments.values() if isinstance(t, torch.Tensor) and t.is_cuda}
     left: dict[str, tuple[Any, ...]] = {}
-    with generators_kept(sorted(devices, key=str)), torch.no_grad():
+    with generators_kept(sorted(devices, key=str)), torch.no_grad(), unnoticed():
         resident = [arguments[v] if v in arguments else constants[v] for v in halves.resident]
         random = RandomReplay(len(halves.repeated_random), part.device)
         outputs, carried = halves.forward.function(resident, counts, random, None, sizes)

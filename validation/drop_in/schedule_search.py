@@ -18,6 +18,8 @@ from .ordered_line import OrderedLine, least_budget
 
 _LONGER_SEARCHES = (4.0, 12.0)
 """Factors of effort by which a schedule is searched again where the first search finds none."""
+_FEW_RESULTS = 1024
+"""Bytes of results that a loop collects, as its losses, in a budget that is named before it."""
 _QUICK_EFFORT = 0.03
 """Effort of a search that a step waits for, because its sizes came before their schedule."""
 
@@ -54,12 +56,19 @@ class ScheduleSearch:
 
 
 def infeasible(
-    known: KnownSteps, name: str, plan: Plan, beside_bytes: int = 0
+    known: KnownSteps,
+    name: str,
+    plan: Plan,
+    roomy_bytes: int | None = None,
+    beside_bytes: int = 0,
 ) -> InfeasibleBudgetError:
     """The error for a step `name` for which `plan` has no schedule.
 
     Parameters
     ----------
+    roomy_bytes
+        Before any step of the loop has run: the least budget with room for what the loop may do
+        with outputs, as far as one was found.
     beside_bytes
         Bytes that most loops hold beside the step: the budget that is named has room for them.
     """
@@ -68,16 +77,34 @@ def infeasible(
         found = plan.min_feasible_bytes + beside_bytes  # the floor is no higher without them
         plan = replace(plan, least=replace(plan.least, found_bytes=found))
     least = plan.min_feasible_bytes
-    # Before any step of the loop has run, what it takes besides is not known.
-    unmeasured = "" if known.records else " and what the loop takes besides, as its loss"
+    remedy = "give more, "
+    if least is not None:
+        remedy = f"budget={least}, " if known.records else _before_steps(known, least, roomy_bytes)
     return InfeasibleBudgetError(
         f"{name} does not fit {format_bytes(known.budget_bytes)}"
         + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
         plan=plan,
-        hint=(f"budget={least}{unmeasured}, " if least else "give more, ")
+        hint=remedy
         + ("a smaller optimizer state, or " if known.options.optimizer else "")
         + "a smaller batch"
         + beside_a_step(known),
+    )
+
+
+def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str:
+    """The budget to name where it is not known what the loop takes besides.
+
+    One that the next try refuses again, for outputs that the loop holds or for the states of its
+    optimizer, is no remedy.
+    """
+    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS
+    states = 0
+    if known.options.optimizer is None and not known.made_bytes:
+        states = 2 * sum(part.gradient_bytes for part in known.parts)
+    adam = f", {format_bytes(states)} of that for the states of Adam" if states else ""
+    return (
+        f"budget={budget + states} (with room for outputs that the loop holds and for its "
+        f"loss{adam}; what else it takes is not known yet), "
     )
 
 

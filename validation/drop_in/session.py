@@ -134,6 +134,10 @@ class Session(ABC):
         """A forward of the whole model is about to run as it is."""
         close_all()
 
+    def measuring_evaluation(self, inputs: Any) -> AbstractContextManager[None]:
+        """Around a forward of the whole model that runs as it is, on `inputs`."""
+        return nullcontext()
+
     @property
     @abstractmethod
     def is_compared(self) -> bool:
@@ -194,6 +198,15 @@ class Session(ABC):
         if self._recorder.meter is not None:
             self._recorder.meter.results.add(len(self._step.calls.rows) - 1, outputs)
         self._mark("after forward", len(self._step.calls.rows) - 1, self._watched(part))
+
+    def forward_fails(self) -> None:
+        """A forward has raised: no backward of it will come, and its step tells nothing."""
+        calls = self._step.calls
+        if calls.rows and calls.rows[-1].header is None:
+            calls.rows.pop()
+            calls.order = [half for half in calls.order if half != len(calls.rows)]
+        self._step.is_spoiled = True
+        self._recorder.stop()
 
     def _watched(self, part: TracedPart) -> dict[int, int]:
         """Bytes, by address, of what the code behind a forward of `part` may release."""

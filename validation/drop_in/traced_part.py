@@ -179,6 +179,13 @@ class TracedPart(PlannedPart):
 
     def forward(self, arguments: list[Any]) -> list[Any]:
         """The outputs, followed by what `backward` needs; `arguments` is emptied."""
+        try:
+            return self._forward(arguments)
+        except BaseException:  # as of a check: the loop may go on with the next batch
+            self.session.forward_fails()
+            raise
+
+    def _forward(self, arguments: list[Any]) -> list[Any]:
         early, self.early = self.early, None
         found = dict(zip(self._joint.inputs, arguments, strict=True))
         binding = self.sizes.read(arguments)

@@ -42,6 +42,28 @@ def node_of_graph(found: Any) -> Any:
     """The node of the autograd graph of the compiled graph that returned `found`, or ``None``."""
     for one in found if isinstance(found, tuple | list) else (found,):
         node: Any = one.grad_fn if isinstance(one, torch.Tensor) else None
-        if node is not None and type(node).__name__ == "CompiledFunctionBackward":
+        if node is not None and is_of_graph(node):
             return node
     return None
+
+
+def is_of_graph(node: Any) -> bool:
+    """Whether an autograd node is that of a compiled graph."""
+    return type(node).__name__ == "CompiledFunctionBackward"
+
+
+def saved_by(node: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a node of the autograd graph holds for its backward, not unpacked.
+
+    Those that were given to hooks, as of a checkpoint, are left out where hooks keep something
+    else.
+    """
+    for name in dir(type(node)):
+        if not name.startswith("_raw_saved_"):
+            continue
+        with contextlib.suppress(RuntimeError):  # its backward has run
+            found = getattr(node, name)
+            for one in found if isinstance(found, tuple | list) else (found,):
+                held = getattr(one, "data", None)
+                if isinstance(held, torch.Tensor):
+                    yield held

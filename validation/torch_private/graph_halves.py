@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .eager_kernels import eager_kernels
+from .kept_checks import checks_kept
 from .kernel_layouts import true_layouts
 from .op_modes import without_modes
 from .quiet_traces import backward_as_it_runs, draws_kept, quiet_loggers
@@ -163,6 +164,7 @@ def compiled_in_halves(
     with (
         quiet_loggers(),
         draws_kept() if keeps_draws else contextlib.nullcontext(),
+        checks_kept(),
         eager_kernels(examples),
         true_layouts(),
         by_strides,

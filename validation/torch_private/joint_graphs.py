@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .dynamo_graphs import dynamo_graph
 from .graph_roles import output_roles
+from .kept_checks import checks_kept
 from .quiet_traces import backward_as_it_runs, draws_kept, exporting
 
 
@@ -25,6 +26,7 @@ def export_joint(
     with contextlib.ExitStack() as stack:
         stack.enter_context(exporting(mode))
         stack.enter_context(draws_kept())
+        stack.enter_context(checks_kept())
         stack.enter_context(backward_as_it_runs())
         joint = aot_export_joint_with_descriptors(stack, module, inputs)
         graph_module: torch.fx.GraphModule = joint.graph_module
@@ -62,6 +64,7 @@ def inductor_halves(
     graph = dynamo_graph(module, inputs, mode)
     with contextlib.ExitStack() as stack:
         stack.enter_context(exporting(mode))
+        stack.enter_context(checks_kept())
         table = select_decomp_table()
         exported = aot_export_joint_with_descriptors(stack, graph, inputs, decompositions=table)
         joint: torch.fx.GraphModule = exported.graph_module

@@ -24,6 +24,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..autocasts import backward_autocast
+from .kept_checks import returns_nothing
 from .known_results import KnownResults
 from .op_modes import schema_of
 from .pytrees import tree_leaves
@@ -262,6 +263,8 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         if isinstance(made, torch.Tensor):
             self._keep(made, node)
             return made
+        if returns_nothing(func):
+            return None
         if not isinstance(made, tuple | list):
             raise NeedsExport(f"{func.name()} returns no tensor")
         for position, part in enumerate(made):

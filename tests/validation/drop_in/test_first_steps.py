@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import pytest
 
@@ -60,6 +61,36 @@ def test_the_budget_that_a_refusal_names_has_room_for_the_loss(monkeypatch):
             assert not tries
             budget = refused.min_feasible_bytes
     assert budget > 1000
+
+
+@pytest.mark.parametrize("door", ["in place", "backend"])
+def test_the_first_budget_that_is_named_works(door):
+    """Through steps that hold their outputs and make the states of their optimizer."""
+    torch.manual_seed(0)
+    x, target = torch.randn(512, 8), torch.randn(512, 64)
+
+    def train(budget):
+        torch._dynamo.reset()
+        model = step = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64))
+        options = {"budget": budget, "effort": 0.1, "extra_bytes": target.nbytes}
+        if door == "in place":
+            schedsim.rematerialize(model, (x,), in_place=True, check="never", **options)
+        else:
+            step = torch.compile(model, backend="schedsim", options=options)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(6):
+            out = step(x)
+            loss = nn.functional.mse_loss(out, target)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pytest.raises(schedsim.InfeasibleBudgetError) as refused:
+        train(200_000)
+    assert "for the states of Adam" in refused.value.hint
+    named = int(re.search(r"budget=(\d+)", refused.value.hint)[1])
+    assert refused.value.min_feasible_bytes < named
+    train(named)
 
 
 def test_a_guess_refuses_no_budget():

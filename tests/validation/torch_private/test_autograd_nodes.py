@@ -8,6 +8,7 @@ from schedsim.validation.torch_private.autograd_nodes import (
     current_node_number,
     function_of,
     node_of_graph,
+    saved_by,
     sequence_number,
 )
 
@@ -70,3 +71,11 @@ def slope_of_square(x: torch.Tensor) -> torch.Tensor:
 def test_autograd_works_within_an_op():
     """Where it is off by default."""
     assert slope_of_square(torch.tensor([1.0, 3.0])).tolist() == [2.0, 6.0]
+
+
+def test_what_a_node_has_saved():
+    x = torch.randn(3, requires_grad=True)
+    made = x.tanh()
+    assert [t.data_ptr() for t in saved_by(made.grad_fn)] == [made.data_ptr()]
+    made.sum().backward()
+    assert list(saved_by(made.grad_fn)) == []

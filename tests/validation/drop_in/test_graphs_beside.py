@@ -1,0 +1,98 @@
+"""What the loop has made before a step and keeps for its backward counts in the budget."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.graphs_beside import bytes_of_graphs  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+
+
+def test_bytes_of_a_graph():
+    x = torch.randn(64, 64, requires_grad=True)
+    before = bytes_of_graphs({x.data_ptr()})
+    made = x.sin().tanh()  # sin keeps x, tanh its own result
+    assert bytes_of_graphs({x.data_ptr()}) == before + made.nbytes
+    made.sum().backward()
+    del made
+    assert bytes_of_graphs({x.data_ptr()}) == before
+
+
+def test_no_hook_of_a_checkpoint_runs():
+    x = torch.randn(64, 64, requires_grad=True)
+    runs = []
+
+    def run(x):
+        runs.append(None)
+        return x.sin().cos()
+
+    made = checkpoint(run, x, use_reentrant=False)
+    bytes_of_graphs({x.data_ptr()})
+    assert len(runs) == 1
+    del made
+
+
+def critic():
+    layers = [nn.Linear(16, 128), nn.LeakyReLU(0.2)]
+    for _ in range(5):
+        layers += [nn.Linear(128, 128), nn.LeakyReLU(0.2)]
+    return nn.Sequential(*layers, nn.Linear(128, 1))
+
+
+def penalty(model, x):
+    """As of a WGAN-GP: the graph of a gradient, before the critic's own forward."""
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(model.forward(x).sum(), x, create_graph=True)
+    return (slope.norm(2, 1) - 1).square().mean()
+
+
+def steps(model, x, num, *, twice=False):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(num):
+        slope = penalty(model, x[:128] if twice else x)
+        loss = model(x).square().mean() + slope
+        if twice:
+            loss = loss - model(x * 2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("twice", "share"), [(False, 0.9), pytest.param(True, 0.7, marks=pytest.mark.slow)]
+)
+def test_a_gradient_penalty_before_the_step_counts(twice, share):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = critic(), torch.randn(1024, 16)
+    plain = copy.deepcopy(model)
+    resident = storage_bytes([*model.parameters(), x])
+    expected = steps(plain, x, 5, twice=twice)
+    [reading] = AllocatorMeter().read(lambda: steps(plain, x, 2, twice=twice))
+    budget = int((reading.peak_bytes + resident) * share)
+    schedsim.rematerialize(model, (x,), budget, in_place=True, extra_bytes=3 * x.nbytes)
+    assert steps(model, x, 5, twice=twice) == expected
+    [reading] = AllocatorMeter().read(lambda: steps(model, x, 2, twice=twice))
+    assert reading.peak_bytes + resident <= budget
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+
+
+def test_where_it_does_not_fit_the_step_is_refused():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = critic(), torch.randn(1024, 16)
+    schedsim.rematerialize(model, (x,), 11_348_394, in_place=True)  # the plain step takes 16.2 MB
+    with pytest.raises(InfeasibleBudgetError):
+        steps(model, x, 5)
