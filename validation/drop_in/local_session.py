@@ -307,9 +307,11 @@ class LocalSession(Session):
         resident, passing = found
         try:
             self.plans.begin(resident + left, passing)
-        except InfeasibleBudgetError:
+        except InfeasibleBudgetError as error:
             if not left:
                 raise
+            least = error.min_feasible_bytes
+            remedy = f"; budget={least} has room for them" if least else ""
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident_bytes, known.left_bytes = before, 0
             made = "before a step" if self._beside_bytes else "behind a step"
@@ -320,7 +322,7 @@ class LocalSession(Session):
             self._tell(
                 f"the loop holds {format_bytes(left)} that it has made {made}, beside which "
                 "no plan is within the budget: they are not counted, and steps may exceed it by "
-                "them",
+                f"them{remedy}",
                 PlainStepWarning,
             )
 
