@@ -35,8 +35,8 @@ from .step_plans import StepPlans
 from .step_record import Key
 from .traced_part import TracedPart
 
-_MOST_LOOKS = 3
-"""Steps in which graphs beside the step are looked for, besides measured ones."""
+_FIRST_LOOKS, _MOST_LOOKS = 3, 16
+"""Steps in which graphs beside the step are looked for: the first ones, and later measured ones."""
 
 
 class LocalSession(Session):
@@ -273,7 +273,9 @@ class LocalSession(Session):
         """
         if self.is_rehearsing or self.parts[0].device != "cpu":
             return
-        if self._num_looks >= _MOST_LOOKS and not self._recorder.turns.is_missing:
+        # Under a profiler of the loop's own, a step is to be measured for ever.
+        most = _MOST_LOOKS if self._recorder.turns.is_missing else _FIRST_LOOKS
+        if self._num_looks >= most:
             return
         self._num_looks += 1
         counted = {*given, *self._held.places, *self._held.gradients()}
