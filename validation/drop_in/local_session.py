@@ -36,8 +36,8 @@ from .step_plans import StepPlans
 from .step_record import Key
 from .traced_part import TracedPart
 
-_MOST_LOOKS = 3
-"""Steps in which graphs beside the step are looked for, besides measured ones."""
+_FIRST_LOOKS, _MOST_LOOKS = 3, 16
+"""Steps in which graphs beside the step are looked for: the first ones, and later measured ones."""
 
 
 class LocalSession(Session):
@@ -287,7 +287,9 @@ class LocalSession(Session):
         """
         if self.is_rehearsing or self.parts[0].device != "cpu":
             return
-        if self._num_looks >= _MOST_LOOKS and not self._recorder.turns.is_missing:
+        # Under a profiler of the loop's own, a step is to be measured for ever.
+        most = _MOST_LOOKS if self._recorder.turns.is_missing else _FIRST_LOOKS
+        if self._num_looks >= most:
             return
         self._num_looks += 1
         counted = {*given, *self._held.places, *self._held.gradients()}
@@ -321,9 +323,11 @@ class LocalSession(Session):
         resident, passing = found.resident_bytes + room, found.passing_bytes
         try:
             self.plans.begin(resident + left, passing)
-        except InfeasibleBudgetError:
+        except InfeasibleBudgetError as error:
             if not left or room:
                 raise
+            least = error.min_feasible_bytes
+            remedy = f"; budget={least} has room for them" if least else ""
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident_bytes, known.left_bytes = before, 0
             made = "before a step" if self._beside_bytes else "behind a step"
@@ -334,7 +338,7 @@ class LocalSession(Session):
             self._tell(
                 f"the loop holds {format_bytes(left)} that it has made {made}, beside which "
                 "no plan is within the budget: they are not counted, and steps may exceed it by "
-                "them",
+                f"them{remedy}",
                 PlainStepWarning,
             )
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import re
+import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in import local_session  # noqa: E402
 from schedsim.validation.drop_in.graphs_beside import bytes_of_graphs  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -96,3 +100,31 @@ def test_where_it_does_not_fit_the_step_is_refused():
     schedsim.rematerialize(model, (x,), 11_348_394, in_place=True)  # the plain step takes 16.2 MB
     with pytest.raises(InfeasibleBudgetError):
         steps(model, x, 5)
+
+
+def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(monkeypatch):
+    """The budget that the line names holds."""
+    x = torch.randn(512, 16)
+
+    def train(budget):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        looks = [0, 0]  # and then what the loop holds from the third step on
+        monkeypatch.setattr(
+            local_session, "bytes_of_graphs", lambda _: looks.pop() if looks else 2_000_000
+        )
+        model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+        options = {"in_place": True, "effort": 0.1, "check": "never"}
+        schedsim.rematerialize(model, (x,), budget, **options)
+        for _ in range(5):
+            model(x).square().mean().backward()
+            model.zero_grad()
+
+    with pytest.warns(PlainStepWarning, match="made before a step, beside which") as caught:
+        train(1_500_000)
+    line = next(str(w.message) for w in caught if "beside which" in str(w.message))
+    named = int(re.search(r"budget=(\d+) has room", line)[1])
+    assert named > 2_000_000
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlainStepWarning)
+        train(named)
