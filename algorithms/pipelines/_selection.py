@@ -296,17 +296,25 @@ class Selection:
         Messages wait on a device that is slower than those beside it: what fits may be a slower
         plan of a neighbour, which the model of sizes knows nothing of.
         """
-        least, every = self.least(), []
-        fixed = [stage.choice((stage.front.num_points - 1,)) for stage in self._wide]
-        every.append(fixed)
-        every += [[*least[:v], fixed[v], *least[v + 1 :]] for v in range(len(least))]
-        for chosen in every:
+        for chosen in self._with_one_fixed():
             below = np.inf if best is None else best.makespan_s
             if self.makespan_s(chosen) * (1 - ROUNDING) < below and self._may_fit(
                 chosen, budget_bytes
             ):
                 best = _fastest([best, self.run(chosen)], budget_bytes)
         return best
+
+    def _with_one_fixed(self) -> list[list[StageChoice]]:
+        """Fixed plans that recompute most of all stages, and of each stage beside the least."""
+        least = self.least()
+        fixed = [stage.choice((stage.front.num_points - 1,)) for stage in self._wide]
+        one = [[*least[:v], fixed[v], *least[v + 1 :]] for v in range(len(least))]
+        return [fixed, *one]
+
+    def least_peak_bytes(self) -> int:
+        """The least simulated peak of the choices that need least, some of them fixed plans."""
+        every = [self.least(), *self._with_one_fixed()]
+        return min(self.run(choices).peak_bytes for choices in every)
 
     def _may_fit(self, choices: Sequence[StageChoice], budget_bytes: int) -> bool:
         """Whether the choices do not surely exceed the budget."""

@@ -318,9 +318,12 @@ def _fastest(
     ]
     able = [(owed, selection) for owed, selection in selections if selection.can_fit]
     least: float = np.inf
+    smallest: Selection | None = None
     for _, selection in sorted(able, key=lambda pair: pair[1].least_bytes):
         if selection.least_bytes < least:
-            least = min(least, selection.run(selection.least()).peak_bytes)
+            peak_bytes = selection.run(selection.least()).peak_bytes
+            if peak_bytes < least:
+                least, smallest = peak_bytes, selection
     best: PipelineRun | None = None
     debt = None
     for owed, selection in sorted(able, key=lambda pair: pair[1].promised_s(budget_bytes)):
@@ -333,6 +336,9 @@ def _fastest(
         run = selection.best(budget_bytes, within_s, best, thorough=given)
         if run is not None and (best is None or run.makespan_s < best.makespan_s):
             best, debt = run, owed
+    # Of other partitions the fixed plans are not looked at.
+    if best is None and smallest is not None and smallest.pipeline.cuts == every[0].cuts:
+        least = min(least, smallest.least_peak_bytes())
     return _FastestRun(best, debt, int(least))
 
 

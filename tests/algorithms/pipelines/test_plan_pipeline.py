@@ -378,6 +378,9 @@ def test_a_slower_neighbour_may_be_what_fits():
     )
     pipeline = make_pipeline(chain, 3, 4, cuts=(0, 1, 2, 4), link=Link(1e9, 3.0), free_outputs=True)
     assert as_good_as_all(pipeline, "1f1b", 80) < 100
+    named = plan_pipeline(pipeline, 1).min_feasible_bytes  # by a slower neighbour, too
+    assert plan_pipeline(pipeline, named).feasible
+    assert not plan_pipeline(pipeline, named - 1).feasible
 
 
 def test_keeping_may_fit_where_recomputing_at_no_cost_does_not():
