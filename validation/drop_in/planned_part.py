@@ -322,6 +322,10 @@ class PlannedPart:
         self.schedules.append(schedule)
         return len(self.schedules) - 1
 
+    def mark(self, number: int) -> int:
+        """The schedule `number` as one number, which tells small groups from large ones."""
+        return number
+
     def store_all_cost(self, binding: Binding = ()) -> PartCost:
         """The cost of the part by the schedule that recomputes nothing."""
         return self.cost(self.add(Schedule.store_all(self.graph)), binding)
