@@ -16,6 +16,8 @@ from ..measure.storage import bytes_by_place
 from ..torch_private.autograd_nodes import is_of_graph, saved_by
 
 _MOST_NODES = 100_000
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Tensors whose bytes are theirs, and not those of a trace without values, or of other ranks."""
 
 
 def bytes_of_graphs(counted: Container[int]) -> int:
@@ -33,7 +35,7 @@ def bytes_of_graphs(counted: Container[int]) -> int:
     heads = [it for it in gc.get_objects() if type(it) is torch.Tensor]
     held: dict[int, int] = {}
     for node in _nodes(it.grad_fn for it in heads if it.grad_fn is not None):
-        held.update(bytes_by_place(list(saved_by(node))))
+        held.update(bytes_by_place([it for it in saved_by(node) if type(it) in _PLAIN]))
     return sum(size for place, size in held.items() if place not in counted)
 
 

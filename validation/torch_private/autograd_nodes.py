@@ -56,7 +56,7 @@ def saved_by(node: Any) -> Iterator[torch.Tensor]:
     """The tensors that a node of the autograd graph holds for its backward, not unpacked.
 
     Those that were given to hooks, as of a checkpoint, are left out where hooks keep something
-    else.
+    else, and those that a transform of ``torch.func`` has wrapped.
     """
     for name in dir(type(node)):
         if not name.startswith("_raw_saved_"):
@@ -65,5 +65,10 @@ def saved_by(node: Any) -> Iterator[torch.Tensor]:
             found = getattr(node, name)
             for one in found if isinstance(found, tuple | list) else (found,):
                 held = getattr(one, "data", None)
-                if isinstance(held, torch.Tensor):
+                if isinstance(held, torch.Tensor) and not _is_wrapped(held):
                     yield held
+
+
+def _is_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is one of a transform of ``torch.func``, which has no bytes of its own."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from schedsim.validation.drop_in.graphs_beside import bytes_of_graphs  # noqa: E
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -29,6 +30,24 @@ def test_bytes_of_a_graph():
     made.sum().backward()
     del made
     assert bytes_of_graphs({x.data_ptr()}) == before
+
+
+def test_tensors_without_bytes_of_their_own_do_not_count():
+    """What a transform of functions has wrapped, and what a trace has instead of values."""
+    left = []
+
+    def function(x):
+        left.append(x.sin().tanh())
+        return left[-1].sum()
+
+    x = torch.randn(64, 64)
+    before = bytes_of_graphs(())
+    torch.func.grad(function)(x)
+    torch.func.vmap(torch.func.grad(function))(x)
+    with FakeTensorMode():
+        left.append(torch.randn(64, 64, requires_grad=True).sin().tanh())
+    assert all(it.grad_fn is not None for it in left[::2])
+    assert bytes_of_graphs(()) == before
 
 
 def test_no_hook_of_a_checkpoint_runs():
