@@ -71,4 +71,4 @@ def saved_by(node: Any) -> Iterator[torch.Tensor]:
 
 def _is_wrapped(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is one of a transform of ``torch.func``, which has no bytes of its own."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))  # type: ignore[attr-defined]
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
