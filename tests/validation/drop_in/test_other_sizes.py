@@ -74,7 +74,7 @@ def test_a_longer_step_measures_nothing(background, monkeypatch):
     monkeypatch.setattr(single_steps, "_plan_larger", lambda *_: None)
     model = Net(depth=6)
     most, _ = peak(copy.deepcopy(model), batch(150))
-    budget = int(0.55 * most)
+    budget = int(0.5 * most)
     plain = copy.deepcopy(model)
     options = {"effort": 0.2, "dynamic": True, "background": background}
     schedsim.rematerialize(model, batch(100), budget, in_place=True, **options)

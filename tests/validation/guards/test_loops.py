@@ -434,7 +434,7 @@ REFUSED = {
     ),
     "block": ("iterator", "lstm", "gru", "data replaced"),
     "auto": ("iterator", "data replaced"),
-    "in place": ("iterator", "data replaced"),
+    "in place": ("iterator",),
 }
 # One of each kind that in place runs without the slow tier.
 QUICK = ("attribute", "counter", "dropout p", "hook", "buffer replaced", "lstm")  # fmt: skip
