@@ -36,7 +36,9 @@ _SEARCH_SHARE = 0.6
 _FEW_POINTS, _FEW_SHARE = 8, 0.9
 # The curve begins with sweeps where as many single searches as there are points would take more
 # than that share of the effort; the first sweep takes so much of it, and the later ones together.
+# On few ops a search is quick, and finds what a sweep passes by.
 _MANY, _DOWN_SHARE, _BETWEEN_SHARE = 0.1, 0.1, 0.3
+_MANY_OPS = 200
 # Budgets closer together than this part of the store-all peak count as one.
 _RESOLUTION = 500
 
@@ -232,7 +234,9 @@ class _Curve:
 
     def sweeps(self) -> bool:
         """Whether single searches are too expensive for the first points of the curve."""
-        return self.num_points > 2 and self.num_points * self.least_work > _MANY * self.whole
+        if self.num_points <= 2 or self.graph.num_ops < _MANY_OPS:
+            return False
+        return self.num_points * self.least_work > _MANY * self.whole
 
     def sweep_down(self) -> None:
         """Go down from the store-all peak until nothing fits, in few large steps."""

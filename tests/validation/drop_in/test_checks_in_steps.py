@@ -73,6 +73,7 @@ def test_the_error_of_the_plain_step(door, checked):
     assert all(map(torch.equal, now, left))
 
 
+@pytest.mark.slow
 def test_what_a_custom_op_notes_is_noted_once_a_step():
     """Neither the comparison of schedules nor a repeat notes anything."""
     torch._dynamo.reset()

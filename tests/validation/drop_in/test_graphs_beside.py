@@ -93,9 +93,8 @@ def steps(model, x, num, *, twice=False):
     return losses
 
 
-@pytest.mark.parametrize(
-    ("twice", "share"), [(False, 0.9), pytest.param(True, 0.7, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("twice", "share"), [(False, 0.9), (True, 0.7)])
 def test_a_gradient_penalty_before_the_step_counts(twice, share):
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -112,6 +111,7 @@ def test_a_gradient_penalty_before_the_step_counts(twice, share):
     assert all(map(torch.equal, model.parameters(), plain.parameters()))
 
 
+@pytest.mark.slow
 def test_where_it_does_not_fit_the_step_is_refused():
     torch._dynamo.reset()
     torch.manual_seed(0)
