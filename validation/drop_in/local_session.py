@@ -16,6 +16,7 @@ from schedsim.units import format_bytes
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import records_ended
 from ..measure.storage import bytes_by_place
+from ..torch_private.autograd_nodes import sequence_number
 from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from .allocator_room import AllocatorRoom
 from .behind_backward import BehindBackward
@@ -64,6 +65,7 @@ class LocalSession(Session):
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
         self._num_looks: float = 0  # steps in which graphs of the loop were looked for
+        self._num_nodes = -1  # of autograd as the last backward of a part ended
         self._beside_bytes = 0  # of these
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
 
@@ -200,6 +202,7 @@ class LocalSession(Session):
         """The backward half of a call has run, and gives its inputs these gradients."""
         super().backward_ends(header, gradients)
         self._room.looks.sees()
+        self._num_nodes = sequence_number()
 
     def _see_uses(self) -> None:
         """See what the loop has done with the outputs of the calls whose backwards are over.
@@ -280,6 +283,8 @@ class LocalSession(Session):
     def _look_beside(self, given: Mapping[int, int]) -> None:
         """See what graphs the loop has made before this step, in its first steps and measured ones.
 
+        There is none where autograd has made no node since the last backward.
+
         Parameters
         ----------
         given
@@ -289,7 +294,7 @@ class LocalSession(Session):
             return
         # Under a profiler of the loop's own, a step is to be measured for ever.
         most = _MOST_LOOKS if self._recorder.turns.is_missing else _FIRST_LOOKS
-        if self._num_looks >= most:
+        if self._num_looks >= most or self._num_nodes == sequence_number():
             return
         self._num_looks += 1
         counted = {*given, *self._held.places, *self._held.gradients()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 import warnings
 
@@ -121,6 +122,19 @@ def test_where_it_does_not_fit_the_step_is_refused():
         steps(model, x, 5)
 
 
+def test_a_loop_without_such_code_is_looked_at_once(monkeypatch):
+    """All objects of the process are gone through only where autograd has made something."""
+    looks = []
+    monkeypatch.setattr(local_session, "bytes_of_graphs", lambda _: looks.append(None) or 0)
+    torch._dynamo.reset()
+    model, x = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1)), torch.randn(512, 16)
+    schedsim.rematerialize(model, (x,), 1_500_000, in_place=True, effort=0.1, check="never")
+    for _ in range(5):
+        model(x).square().mean().backward()
+        model.zero_grad()
+    assert len(looks) <= 1
+
+
 def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(monkeypatch):
     """The budget that the line names holds."""
     x = torch.randn(512, 16)
@@ -132,6 +146,8 @@ def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(m
         monkeypatch.setattr(
             local_session, "bytes_of_graphs", lambda _: looks.pop() if looks else 2_000_000
         )
+        # As where autograd makes a node in each step before its forward.
+        monkeypatch.setattr(local_session, "sequence_number", itertools.count().__next__)
         model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
         options = {"in_place": True, "effort": 0.1, "check": "never"}
         schedsim.rematerialize(model, (x,), budget, **options)
