@@ -69,7 +69,7 @@ def graph_frontier(
     largest gaps. On a large graph that is a line of blocks, the search begins with schedules of
     that line, solved once for all budgets (`hierarchical`).
 
-    Where single searches are expensive, on a thousand ops and more, one walker first goes through
+    Where single searches are expensive, on hundreds of ops and more, one walker first goes through
     many budgets without starting anew: down from the store-all peak in a few large steps, and, once
     the least memory is known, up from there and down again in small steps. On 3,000 ops a budget
     then costs a tenth of a search, and most of the effort is left for the points that are searched

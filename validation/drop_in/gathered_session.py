@@ -20,7 +20,6 @@ from schedsim.errors import UnsupportedError
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
-from ..dry_cuda import has_values
 from ..guards.plan_variants import PlainStepWarning
 from ..measure import storage_bytes
 from ..measure.cuda import requested_bytes
@@ -86,7 +85,6 @@ class GatheredSession(Session):
         self._ranks = ranks
         self._model = weakref.ref(model)
         self._device = next(model.parameters()).device
-        self.checks = self.checks and has_values(self._device)
         self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
         self._passing = Passing(0, Mode())
         self._is_gauging = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -16,14 +15,13 @@ from schedsim.units import format_bytes
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import records_ended
 from ..measure.storage import bytes_by_place
-from ..torch_private.autograd_nodes import sequence_number
 from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
 from .allocator_room import AllocatorRoom
 from .behind_backward import BehindBackward
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
 from .evaluations import Evaluations
-from .graphs_beside import bytes_of_graphs
+from .graphs_beside import GraphsBeside
 from .held_state import HeldState, may_record
 from .optimizer_steps import close_all
 from .output_uses import OutputUse, gone_among
@@ -36,9 +34,6 @@ from .step_meter import OVER
 from .step_plans import StepPlans
 from .step_record import Key
 from .traced_part import TracedPart
-
-_FIRST_LOOKS, _MOST_LOOKS = 3, 16
-"""Steps in which graphs beside the step are looked for: the first ones, and later measured ones."""
 
 
 class LocalSession(Session):
@@ -60,13 +55,11 @@ class LocalSession(Session):
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
+        self._graphs = GraphsBeside()
         # What the step is given that begins, where one does; by its addresses.
         self._coming: dict[int, int] | None = None
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
-        self._num_looks: float = 0  # steps in which graphs of the loop were looked for
-        self._num_nodes = -1  # of autograd as the last backward of a part ended
-        self._beside_bytes = 0  # of these
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
 
     @property
@@ -202,7 +195,7 @@ class LocalSession(Session):
         """The backward half of a call has run, and gives its inputs these gradients."""
         super().backward_ends(header, gradients)
         self._room.looks.sees()
-        self._num_nodes = sequence_number()
+        self._graphs.backward_ends()
 
     def _see_uses(self) -> None:
         """See what the loop has done with the outputs of the calls whose backwards are over.
@@ -281,9 +274,7 @@ class LocalSession(Session):
             self._room.begins(torch.device(part.device), key, binding)
 
     def _look_beside(self, given: Mapping[int, int]) -> None:
-        """See what graphs the loop has made before this step, in its first steps and measured ones.
-
-        There is none where autograd has made no node since the last backward.
+        """See what graphs the loop has made before this step.
 
         Parameters
         ----------
@@ -292,14 +283,12 @@ class LocalSession(Session):
         """
         if self.is_rehearsing or self.parts[0].device != "cpu":
             return
-        # Under a profiler of the loop's own, a step is to be measured for ever.
-        most = _MOST_LOOKS if self._recorder.turns.is_missing else _FIRST_LOOKS
-        if self._num_looks >= most or self._num_nodes == sequence_number():
-            return
-        self._num_looks += 1
-        counted = {*given, *self._held.places, *self._held.gradients()}
-        found = bytes_of_graphs(counted | self._resident.earlier.places())
-        self._beside_bytes = max(self._beside_bytes, found)
+
+        def counted() -> set[int]:
+            own = {*given, *self._held.places, *self._held.gradients()}
+            return own | self._resident.earlier.places()
+
+        self._graphs.look(counted, is_measured=self._recorder.turns.is_missing)
 
     def _leave_behind(self) -> None:
         """End a step that is open only because of calls that the loop holds through many steps.
@@ -324,7 +313,7 @@ class LocalSession(Session):
     def _begin_plans(self, found: Before) -> None:
         """Begin the step beside what was `found`, and what the code behind a step has left."""
         known, room = self.plans.known, self._room.room_bytes
-        before, left = known.resident_bytes, known.left_bytes + self._beside_bytes
+        before, left = known.resident_bytes, known.left_bytes + self._graphs.num_bytes
         resident, passing = found.resident_bytes + room, found.passing_bytes
         try:
             self.plans.begin(resident + left, passing)
@@ -335,8 +324,8 @@ class LocalSession(Session):
             remedy = f"; budget={least} has room for them" if least else ""
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident_bytes, known.left_bytes = before, 0
-            made = "before a step" if self._beside_bytes else "behind a step"
-            self._beside_bytes, self._num_looks = 0, math.inf
+            made = "before a step" if self._graphs.num_bytes else "behind a step"
+            self._graphs.ignore()
             self._behind.ignores_left = True
             self.plans.plan_anew()
             self.plans.begin(resident, passing)

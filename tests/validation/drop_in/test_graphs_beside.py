@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in import local_session  # noqa: E402
+from schedsim.validation.drop_in import graphs_beside  # noqa: E402
 from schedsim.validation.drop_in.graphs_beside import bytes_of_graphs  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -122,17 +122,47 @@ def test_where_it_does_not_fit_the_step_is_refused():
         steps(model, x, 5)
 
 
-def test_a_loop_without_such_code_is_looked_at_once(monkeypatch):
-    """All objects of the process are gone through only where autograd has made something."""
+def test_what_a_loop_makes_in_one_step_and_holds_into_the_next_counts():
+    """Autograd has made it before the backward."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    model, x = nn.Sequential(*layers), torch.randn(256, 64)
+    weight, given = torch.randn(64, 64, requires_grad=True), torch.randn(512, 64)
+
+    def train(model, num):
+        held = torch.zeros(())
+        for _ in range(num):
+            out = model(x).square().mean()
+            later = (given @ weight).sin().tanh().mean()
+            (out + held).backward()
+            held = later
+            model.zero_grad()
+            weight.grad = None
+
+    plain = copy.deepcopy(model)
+    [reading] = AllocatorMeter().read(lambda: train(plain, 3))
+    resident = storage_bytes([*model.parameters(), x, weight, given])
+    budget = int(0.9 * (reading.peak_bytes + resident))
+    extra = storage_bytes([weight, given])
+    options = {"in_place": True, "effort": 0.2, "check": "never", "extra_bytes": extra}
+    schedsim.rematerialize(model, (x,), budget, **options)
+    train(model, 6)
+    [reading] = AllocatorMeter().read(lambda: train(model, 3))
+    assert reading.peak_bytes + resident <= budget
+
+
+def test_a_loop_without_such_code_is_looked_at_twice(monkeypatch):
+    """Later, all objects of the process are gone through where autograd has made something."""
     looks = []
-    monkeypatch.setattr(local_session, "bytes_of_graphs", lambda _: looks.append(None) or 0)
+    monkeypatch.setattr(graphs_beside, "bytes_of_graphs", lambda _: looks.append(None) or 0)
     torch._dynamo.reset()
     model, x = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1)), torch.randn(512, 16)
     schedsim.rematerialize(model, (x,), 1_500_000, in_place=True, effort=0.1, check="never")
     for _ in range(5):
         model(x).square().mean().backward()
         model.zero_grad()
-    assert len(looks) <= 1
+    assert len(looks) == 2
 
 
 def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(monkeypatch):
@@ -144,10 +174,10 @@ def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(m
         torch.manual_seed(0)
         looks = [0, 0]  # and then what the loop holds from the third step on
         monkeypatch.setattr(
-            local_session, "bytes_of_graphs", lambda _: looks.pop() if looks else 2_000_000
+            graphs_beside, "bytes_of_graphs", lambda _: looks.pop() if looks else 2_000_000
         )
         # As where autograd makes a node in each step before its forward.
-        monkeypatch.setattr(local_session, "sequence_number", itertools.count().__next__)
+        monkeypatch.setattr(graphs_beside, "sequence_number", itertools.count().__next__)
         model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
         options = {"in_place": True, "effort": 0.1, "check": "never"}
         schedsim.rematerialize(model, (x,), budget, **options)
