@@ -24,7 +24,7 @@ from torch import nn
 import schedsim
 
 BATCH, LENGTH, STEPS = 8, 1024, 8
-FIRST = 24  # steps in which plans are made, and make room for the allocator
+FIRST = 60  # steps in which plans are made, and make room for the allocator
 Step = Callable[[], None]
 
 

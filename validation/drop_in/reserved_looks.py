@@ -13,10 +13,14 @@ _NUM_STEPS = 3
 """Steps of a look: a later step finds the cache as an optimizer and a step have left it."""
 _NUM_OVER = 2
 """Looks at a plan that reserves too much: a step in which schedules are compared takes more."""
+_FIRST_GLANCE = 4
+"""Steps after a look until what is reserved is read again, and twice as many after each time."""
 
 
 class ReservedLooks:
     """Looks at some successive steps by each plan, the first of them from an emptied cache.
+
+    Later steps are glanced at, ever more rarely: the cache is as they find it.
 
     Attributes
     ----------
@@ -29,6 +33,7 @@ class ReservedLooks:
         self._plan: tuple[Any, ...] = ()
         self._num_looks = self._num_over = 0
         self._is_settled = False
+        self._num_since = 0  # steps since the plan was settled
         # The look: its device, its steps so far, and the most that they have reserved.
         self._device: torch.device | None = None
         self._num_steps = self._most_bytes = 0
@@ -43,9 +48,12 @@ class ReservedLooks:
         """
         if not _is_same(plan, self._plan):
             self.leaves()
-            self._plan, self._num_over = plan, 0
+            self._plan, self._num_over, self._num_since = plan, 0, 0
             self._is_settled, self.reserved_bytes = False, None
             return
+        if self._is_settled:
+            self._num_since += 1
+            self._device = device if _is_glanced_at(self._num_since) else None
         if self._device is not None:
             self._begin_bytes, self._end_bytes = reserved_bytes(device), 0
         elif not self._is_settled and self._num_looks < _MOST_LOOKS:
@@ -72,10 +80,16 @@ class ReservedLooks:
         if self._device is None or begin is None or not self._end_bytes:
             self.leaves()
             return 0
+        if self._is_settled:  # a glance
+            self.leaves()
+            if self._end_bytes <= max(begin, budget_bytes):
+                return 0
+            self.reserved_bytes = self._end_bytes
+            return self._end_bytes - budget_bytes
         if self._end_bytes > begin:
             self._most_bytes = max(self._most_bytes, self._end_bytes)
         self._num_steps += 1
-        if self._num_steps < _NUM_STEPS and self._most_bytes <= budget_bytes:
+        if self._num_steps < _NUM_STEPS:
             return 0
         self.leaves()
         known, most = self.reserved_bytes, self._most_bytes
@@ -84,6 +98,10 @@ class ReservedLooks:
         self._num_over += over > 0
         self._is_settled = not over or self._num_over >= _NUM_OVER
         return over if self._is_settled else 0
+
+
+def _is_glanced_at(num_since: int) -> bool:
+    return num_since >= _FIRST_GLANCE and num_since & (num_since - 1) == 0
 
 
 def _is_same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

@@ -22,7 +22,7 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
-NUM_STEPS = 26
+NUM_STEPS = 50
 
 
 def deep_model():

@@ -51,21 +51,34 @@ def test_the_first_step_by_a_plan_is_not_looked_at(device):
 def test_a_plan_is_over_if_two_looks_are(device):
     """The least counts: other code may have run in one of them."""
     looks, plan = ReservedLooks(), ({}, 3)
-    assert several(looks, device, (0, 150, 120, 500), plan) == [0, 0, 20, 0]
+    first, second = (150, 150, 150), (110, 120, 120)
+    assert several(looks, device, (0, *first, *second, 500), plan) == [0] * 6 + [20, 0]
     assert (looks.reserved_bytes, device["emptied"]) == (120, 2)
     again = ({}, 3)  # its schedules were chosen anew
-    assert several(looks, device, (0, 150, 99, 99, 99, 500), again) == [0, 0, 0, 0, 0, 0]
+    assert several(looks, device, (0, *first, 99, 99, 99, 500), again) == [0] * 8
     assert looks.reserved_bytes == 99
 
 
 def test_a_later_step_may_reserve_more_and_an_optimizer_does_not_count(device):
     looks, plan = ReservedLooks(), ({}, 3)
     run(looks, device, 0, plan)
-    assert several(looks, device, (80, 120), plan) == [0, 0]  # the second grows
+    assert several(looks, device, (80, 120, 120), plan) == [0, 0, 0]  # the second grows
+    assert looks.reserved_bytes == 120
     run(looks, device, 80, plan)
     device["reserved"] = 300  # the optimizer has
     assert several(looks, device, (300, 300), plan) == [0, 0]
     assert looks.reserved_bytes == 80
+
+
+def test_later_steps_are_glanced_at(device):
+    """One that adds to the cache then is over; one that finds it so is not."""
+    looks, plan = ReservedLooks(), ({}, 3)
+    several(looks, device, (0, 80, 80, 80), plan)
+    assert several(looks, device, (90, 90, 90, 95), plan) == [0, 0, 0, 0]
+    device["reserved"] = 130  # an optimizer has, or a step that nobody looked at
+    assert several(looks, device, (130, 130, 130, 130), plan) == [0, 0, 0, 0]
+    assert several(looks, device, [130] * 7 + [140], plan) == [0] * 7 + [40]
+    assert (looks.reserved_bytes, device["emptied"]) == (140, 1)
 
 
 def test_a_step_that_is_not_whole_tells_nothing(device):
