@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,6 +31,7 @@ from .step_inputs import check_step_inputs
 from .step_key import key_difference, key_digest, step_key
 from .step_planning import PlannedStep, planned_step, store_all_peak
 from .step_settings import Settings
+from .user_warnings import warn_user
 from .varying_steps import ManySizes, StepWithLoss, are_for_many_sizes, make_step
 
 SHAPES = ("plan", "raise")
@@ -162,7 +162,7 @@ class ModulePlans:
         planned = planned_step(captured, plan, store_all_peak(captured), settings)
         planned, difference = self.maker.compared(planned, inputs, keywords, ranks)
         if difference is not None:
-            self.maker.accept(planned, difference, stacklevel=5)
+            self.maker.accept(planned, difference)
         key = self.full_key(inputs, keywords, "uses a plan")
         self.own_key, self._own_plan = key, None
         self.maker.coming = Coming.NONE
@@ -336,18 +336,16 @@ class ModulePlans:
             if made is not None and settings.largest:
                 self.maker.budget_bytes = made.budget_bytes
             elif made is not None:
-                warnings.warn(
+                warn_user(
                     f"sizes of {name} differ from step to step: one plan is made for all further "
                     "sizes, whose peak is evaluated at each",
                     ReplannedWarning,
-                    stacklevel=5,
                 )
             elif settings.largest:
-                warnings.warn(
+                warn_user(
                     f"largest= has no effect: no plan for many sizes can be made of {name}, each "
                     "size is planned when it comes",
                     ReplannedWarning,
-                    stacklevel=5,
                 )
             return made
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -33,6 +32,7 @@ from .step_check import compare
 from .step_key import key_digest
 from .step_planning import PlannedStep, plan_step, planned_step, resolved_budget, store_all_peak
 from .step_settings import Settings
+from .user_warnings import warn_user
 from .ways.choices import choose, wanted
 
 
@@ -151,11 +151,10 @@ class PlanMaker:
                     )
                     planned, at_block = self.compared(planned, inputs, keywords, ranks)
                     if at_block is None or not difference.rounding:
-                        warnings.warn(
+                        warn_user(
                             f"{type(self.model).__name__} is planned by blocks, as op by op its "
                             f"step is another: {difference}",
                             BlockLevelWarning,
-                            stacklevel=4,
                         )
                         difference = at_block
                 except (UnsupportedError, InfeasibleBudgetError):
@@ -170,9 +169,7 @@ class PlanMaker:
         self._num_plans += 1
         return replace(planned, number=self._num_plans)
 
-    def accept(
-        self, planned: PlannedStep, difference: Difference, *, stacklevel: int = 4
-    ) -> PlannedStep:
+    def accept(self, planned: PlannedStep, difference: Difference) -> PlannedStep:
         """`planned` with a warning where it rounds otherwise; an error where it is another step."""
         name = type(self.model).__name__
         if not difference.rounding:
@@ -182,7 +179,7 @@ class PlanMaker:
                 hint="nothing was planned; plan by the other level, or train without",
             )
         line = f"the planned step of {name} is the plain one within rounding: {difference}"
-        warnings.warn(line, RoundingWarning, stacklevel=stacklevel)
+        warn_user(line, RoundingWarning)
         return planned
 
     def compared(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -30,6 +29,7 @@ from .step_inputs import check_inputs_in_place, check_step_inputs
 from .step_planning import resolved_budget
 from .step_settings import Settings
 from .torch_private.pytrees import tree_map_only
+from .user_warnings import warn_user
 from .varying_steps import are_for_many_sizes
 from .ways.choices import price
 from .ways.way import Way
@@ -421,12 +421,11 @@ def _unpacked(
         inputs = tree_map_only(Tensor, lambda tensor: tensor.to(where), inputs)
     if not model.training and not in_place:
         model.train()
-        warnings.warn(
+        warn_user(
             f"{type(model).__name__} was in evaluation mode, as pretrained models come, and is put "
             "in training mode, in which its dropout and batch norms are others; put layers that "
             "shall stay as they were in evaluation mode before the call, and the model in training "
             "mode, or train in place: in_place=True keeps the mode",
-            stacklevel=4,
         )
     if isinstance(inputs, Mapping):
         return (), dict(inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from .module_plans import ModulePlans
 from .plan_maker import Coming
 from .ranks.buckets import averaging
 from .ranks.wrappers import refusing_passes
+from .user_warnings import warn_user
 
 
 def see_wrapper(plans: ModulePlans) -> None:
@@ -37,10 +37,9 @@ def see_wrapper(plans: ModulePlans) -> None:
         return
     if found.accumulates and not settings.keep_gradients:
         name = type(plans.model).__name__
-        warnings.warn(
+        warn_user(
             f"{name} is planned anew: its gradients stay for later steps (no_sync)",
             ReplannedWarning,
-            stacklevel=4,
         )
     if keeps != settings.keep_gradients:
         plans.maker.settings = replace(settings, keep_gradients=True)
@@ -70,7 +69,7 @@ def see_gradients(
     if plans.is_adopted:
         plans.counts_no_more = True
         line = "a plan that is applied holds its budget if it was made with keep_gradients=True"
-        warnings.warn(f"{stay}: {line}", PlainStepWarning, stacklevel=4)
+        warn_user(f"{stay}: {line}", PlainStepWarning)
         return
     planned, captured, own_key = plans.planned, plans.maker.captured, plans.own_key
     plans.maker.settings = replace(settings, keep_gradients=True)
@@ -86,16 +85,14 @@ def see_gradients(
         plans.counts_no_more = True
         least = error.plan.min_feasible_bytes if error.plan is not None else None
         line = f", and no plan that counts them fits{f' below {least} bytes' if least else ''}"
-        warnings.warn(
+        warn_user(
             f"{stay}{line}: steps that begin with them may exceed the budget; free them before "
             "the forward (zero_grad), or give more",
             PlainStepWarning,
-            stacklevel=4,
         )
     else:
-        warnings.warn(
+        warn_user(
             f"{name} is planned anew: its gradients stay for later steps "
             "(keep_gradients=True plans for that from the start)",
             ReplannedWarning,
-            stacklevel=4,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -37,6 +36,7 @@ from .ranks.members import is_spread
 from .resident_state import ResidentState, resident_state
 from .step_settings import Settings
 from .torch_private.pytrees import tree_leaves
+from .user_warnings import warn_user
 from .ways.chunk import chunked, read_chunks
 from .ways.input_gradients import differentiable
 from .ways.microbatch import MicroBatch, Splitter, bytes_of, check_splits, clone_tensors
@@ -220,7 +220,7 @@ def _capture(
         if settings.compile:
             why += "; blocks run uncompiled"
         note = f"planned by blocks, as it cannot be captured op by op: {why}"
-        warnings.warn(f"{type(model).__name__} is {note}", BlockLevelWarning, stacklevel=5)
+        warn_user(f"{type(model).__name__} is {note}", BlockLevelWarning)
         return by_block((note,), way_out)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from .measure import StorageTracker, storage_bytes
 from .measure.cuda import requested_bytes, requested_peak, reset_peak
 from .rematerialized import Rematerialized
 from .torch_private.pytrees import tree_leaves
+from .user_warnings import warn_user
 
 
 class PlanLeftWarning(UserWarning):
@@ -122,12 +122,11 @@ class Watch:
         allowed = plan.peak_bytes * (1 + self.tolerance)
         if peak > allowed:
             over = "over the budget" if peak > plan.budget_bytes else "within the budget"
-            warnings.warn(
+            warn_user(
                 f"step {len(self.measured_bytes)} took {format_bytes(peak)}, planned were "
                 f"{format_bytes(plan.peak_bytes)} ({over}); something else is alive: kept outputs, "
                 "gradients of an earlier step (keep_gradients=True counts them), another model",
                 PlanLeftWarning,
-                stacklevel=3,
             )
 
 

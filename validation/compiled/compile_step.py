@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from ..capture.to_graph import to_graph
 from ..costs.measured import measure_call
 from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
+from ..user_warnings import warn_user
 from .baked_views import bake_views
 from .direct_calls import call_directly
 from .fuse import fused, fused_without
@@ -115,7 +115,7 @@ def compiled_where_it_works(captured: CapturedGraph) -> CapturedGraph:
         return compiled_graph(captured)
     except Exception as error:  # whatever a pass of inductor raises
         line = f"{captured.graph.name} runs uncompiled: {reason(error)}"
-        warnings.warn(line, CompileWarning, stacklevel=6)
+        warn_user(line, CompileWarning)
         return replace(captured, notes=(*captured.notes, line))
 
 
@@ -126,7 +126,7 @@ def fused_where_it_works(program: Program, name: str, groups: Groups) -> Program
             return _compiled(fused(program, groups), groups)
     except Exception as error:  # whatever a pass of inductor raises
         line = f"{name} runs uncompiled: {reason(error)}"
-        warnings.warn(line, CompileWarning, stacklevel=4)
+        warn_user(line, CompileWarning)
         return program
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
@@ -14,6 +13,7 @@ import torch
 from ..capture.program import Call, Program, Ref, Value, map_refs, refs
 from ..torch_private import inductor_calls as inductor
 from ..torch_private.fake_tensors import fake_mode
+from ..user_warnings import warn_user
 from .aligned_calls import AlignedCalls
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
@@ -157,7 +157,7 @@ class OverwritingGroup:
         """No call may use the code, because inductor does not compile it."""
         self.fails = True
         line = f"a group of ops writes over no input, within the budget: {reason(error)}"
-        warnings.warn(f"{line} ({self._group.ops})", CompileWarning, stacklevel=5)
+        warn_user(f"{line} ({self._group.ops})", CompileWarning)
 
     def _overwrite(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         made = self._group.uncompiled(*tensors)
@@ -234,7 +234,7 @@ class Groups:
         for group, why in failed:
             group.run_by_op()
             line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({group.ops})"
-            warnings.warn(line, CompileWarning, stacklevel=4)
+            warn_user(line, CompileWarning)
 
     def join(
         self, program: Program, parts: Sequence[Call], outputs: Sequence[int]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType
@@ -28,6 +27,7 @@ from ..torch_private.graph_halves import Strides, compiled_in_halves
 from ..torch_private.sharded_groups import gathers_around
 from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
 from ..torch_private.storage_refs import share_of
+from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
 from .gradient_layouts import GradientLayouts, watch_backward
 from .joint_part import joint_part
@@ -99,13 +99,12 @@ def _say_last_trace() -> None:
     """Say that Dynamo will trace a function no more, and call no backend for what it runs then."""
     code = last_trace()
     if code is not None:
-        warnings.warn(
+        warn_user(
             f"Dynamo has traced {name_of(code)} {recompile_limit()} times, and traces it no more: "
             "where it would have to, as for a number that changes from step to step, it runs as it "
             "is, not within the budget; torch._dynamo.config.recompile_limit allows more traces, "
             "and a tensor in the place of such a number needs none",
             PlainStepWarning,
-            stacklevel=2,
         )
 
 
@@ -178,14 +177,13 @@ class _Frames:
 def _say_skipped(skipped: Sequence[tuple[CodeType, str]]) -> None:
     """Say that there is no graph of a call to plan."""
     names = list(dict.fromkeys(name_of(code) for code, _ in skipped))
-    warnings.warn(
+    warn_user(
         f"a call runs as it is, not within the budget: Dynamo does not trace {names[0]}: "
         f"{skipped[0][1]}"
         + (f" (nor {', '.join(names[1:4])})" if names[1:] else "")
         + "; give the loss, which plans by other ways: schedsim.rematerialize(model, inputs, "
         "budget, loss)",
         PlainStepWarning,
-        stacklevel=2,
     )
 
 
@@ -253,10 +251,9 @@ def _part_of_fixed_sizes(
         call, part = trace(inputs, {} if session.follows_gradients else None)
     except UnsupportedError as error:
         session.says_plain = True
-        warnings.warn(
+        warn_user(
             f"a part of the step runs as it is, not within the budget: {error.message}",
             PlainStepWarning,
-            stacklevel=2,
         )
         plain: Callable[..., Any] = graph_module.forward
         return plain

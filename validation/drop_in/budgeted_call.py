@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
@@ -31,6 +30,7 @@ from ..torch_private.global_settings import GlobalSettings
 from ..torch_private.module_tables import as_itself, call_as_itself
 from ..torch_private.pytrees import tree_leaves
 from ..torch_private.sharded_groups import gathers_around
+from ..user_warnings import warn_user
 from .backend import compiled_part
 from .environment_reader import EnvironmentReader
 from .gathered_session import GatheredSession
@@ -173,11 +173,10 @@ class BudgetedCall:
         is_told = self._gave_up or self.session.says_plain
         if self.session.num_forwards == before and not is_told:
             self._gave_up = True
-            warnings.warn(
+            warn_user(
                 f"a step of {type(self._model).__name__} runs as it is, not within the budget: "
                 + self._why_untraced(run, last_graph_break(breaks)),
                 PlainStepWarning,
-                stacklevel=3,
             )
         return found
 
@@ -243,7 +242,7 @@ class BudgetedCall:
         elif found.rounding:
             line = f"a step of {name} is the plain one within rounding: {found}"
             session.note(line)
-            warnings.warn(line, RoundingWarning, stacklevel=3)
+            warn_user(line, RoundingWarning)
         else:
             self._is_plain = True
             line = (
@@ -251,7 +250,7 @@ class BudgetedCall:
                 "on, not within the budget"
             )
             session.note(line)
-            warnings.warn(line, PlainStepWarning, stacklevel=3)
+            warn_user(line, PlainStepWarning)
 
 
 def _has_begun() -> bool:

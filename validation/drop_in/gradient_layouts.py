@@ -7,7 +7,6 @@ autocast.
 from __future__ import annotations
 
 import difflib
-import warnings
 import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from ..torch_private.autograd_nodes import node_of_graph
 from ..torch_private.dynamo_graphs import tracing_again
 from ..torch_private.fake_tensors import without_memory
 from ..torch_private.graph_halves import Strides
+from ..user_warnings import warn_user
 from .joint_part import GivenGradient
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class GradientLayouts:
             return
         line = f"{what}, for which it was not traced: this step is the plain one within rounding"
         self._session.note(line)
-        warnings.warn(line, RoundingWarning, stacklevel=2)
+        warn_user(line, RoundingWarning)
 
 
 def watch_backward(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -27,6 +26,7 @@ from ..torch_private.module_tables import as_itself, call_as_itself, replacement
 from ..torch_private.pytrees import tree_map_only
 from ..torch_private.sharded_groups import reducing
 from ..torch_private.storage_refs import DataPlaces
+from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
 from .gathered_session import GatheredSession
 from .plain_check import (
@@ -193,7 +193,7 @@ def _compared(
             hint="nothing was changed; train without, or give the loss: loss=",
         )
     line = f"the step of {name} is the plain one within rounding: {found}"
-    warnings.warn(line, RoundingWarning, stacklevel=5)
+    warn_user(line, RoundingWarning)
     return f"not the plain step to the bit: {found}"
 
 
@@ -233,10 +233,9 @@ def _run_by_all(
             hint="nothing was changed; give the loss, with level='block', or train without",
         )
     session.check_note = f"not the plain step to the bit: {found}"
-    warnings.warn(
+    warn_user(
         f"the step of {name} is the plain one within rounding: {found}",
         RoundingWarning,
-        stacklevel=5,
     )
 
 

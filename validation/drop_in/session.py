@@ -5,7 +5,6 @@ A `LocalSession` plans for one process; a `GatheredSession` for a rank whose blo
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,6 +20,7 @@ from ..dry_cuda import has_values
 from ..guards.plan_variants import ReplannedWarning
 from ..measure.allocator import NO_BLOCKS
 from ..torch_private.storage_refs import weakly
+from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
 from .held_state import HeldState
 from .optimizer_steps import OptimizerSteps, close_all
@@ -110,7 +110,7 @@ class Session(ABC):
         """Warn of `line`, and add it to the report, once."""
         if line not in self.check_note:
             self.note(line)
-            warnings.warn(line, kind, stacklevel=3)
+            warn_user(line, kind)
 
     def add(self, part: TracedPart) -> None:
         """Add `part` to the parts that steps may run; on a dry device no results are compared."""
@@ -177,13 +177,13 @@ class Session(ABC):
         call.number, call.kept_bytes = instead, part.cost(instead, call.binding).kept_bytes
         line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
         self.note(line)
-        warnings.warn(line, ReplannedWarning, stacklevel=2)
+        warn_user(line, ReplannedWarning)
 
     def refuse_ahead(self, part: TracedPart, wrong: str) -> None:
         """Say that a schedule that was made for sizes to come is not used."""
         line = f"a schedule of {part.name} for other sizes is not its step: {wrong}; it never runs"
         self.note(line)
-        warnings.warn(line, ReplannedWarning, stacklevel=2)
+        warn_user(line, ReplannedWarning)
 
     def see(self, model: nn.Module) -> None:
         """Count what `model` holds, in no part of the step too."""

@@ -6,7 +6,6 @@ traced again, at the first call of each new size, with its numbers in the place 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from ..autocasts import Autocast
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private.dynamo_graphs import numbers_in_tensors, tracing_again, with_numbers
 from ..torch_private.fake_tensors import is_symbolic, without_memory
+from ..user_warnings import warn_user
 
 if TYPE_CHECKING:
     from .session import Session
@@ -68,7 +68,7 @@ class SizedParts:
         line = f"{what} the budget; pad inputs to a few sizes"
         if line not in self._session.check_note:
             self._session.note(line)
-            warnings.warn(line, PlainStepWarning, stacklevel=3)
+            warn_user(line, PlainStepWarning)
 
     def _made(self, arguments: Sequence[Any], numbers: Mapping[int, float]) -> Callable[..., Any]:
         compiled = len(self._calls) < MOST_SIZES

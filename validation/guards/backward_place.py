@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-
 from ..autocasts import Autocast, backward_autocast
+from ..user_warnings import warn_user
 from .plan_variants import RoundingWarning
 from .state_change import StateChange
 
@@ -30,11 +29,10 @@ class BackwardAutocast:
         if now == self.traced or self.met is not None:
             return
         self.met = now
-        warnings.warn(
+        warn_user(
             f"backward() of {name} runs {now}, and was traced {self.traced}: this step is the "
             "plain one within rounding",
             RoundingWarning,
-            stacklevel=2,
         )
 
     @property

@@ -8,11 +8,11 @@ where that is impossible, the plain step runs. Each such change is reported once
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..user_warnings import warn_user
 from .state_change import StateChange
 
 if TYPE_CHECKING:
@@ -99,4 +99,4 @@ class Variants:
         """Warn, once for each different line."""
         if line not in self.reasons:
             self.reasons.append(line)
-            warnings.warn(line, kind, stacklevel=2)
+            warn_user(line, kind)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
+from ..user_warnings import warn_user
 from .failures import RankError, agree_on
 
 ARRIVAL_S = 300.0
@@ -56,11 +56,10 @@ class Notice:
         self._due = None
         late = self.late()
         if late:
-            warnings.warn(
+            warn_user(
                 f"rank {self.rank} waits for ranks {late} to {self.what}: all ranks must call it; "
                 f"they are given up after {self.until_s:g} s",
                 LateRanksWarning,
-                stacklevel=2,
             )
 
 
