@@ -1,12 +1,15 @@
-"""Steps of GPT-2 and of a small Llama on a GPU: plain, in place and compiled; bytes and times.
+"""Steps of GPT-2 and a small Llama on a GPU: plain, in place, sharded, compiled; bytes and times.
 
     python benchmarks/gpu_steps.py -o gpu-steps.jsonl
     python -m schedsim.validation.dry_cuda --device h100-80gb --memory 400GB -- \\
-        python benchmarks/gpu_steps.py -o dry-steps.jsonl --ways in_place --shares 0.9 0.75 0.6
+        python benchmarks/gpu_steps.py -o dry-steps.jsonl --ways in_place sharded \\
+        --shares 0.9 0.75 0.6
 
 Budgets are shares of what the plain step, or torch.compile's, reserves beside what is resident.
-Peaks are PyTorch's own counters; a time is the median of eight steps between CUDA events, which a
-dry device does not have. Needs a CUDA device and transformers.
+Sharded steps are those of one rank of a fake group of eight, by FSDP2 in bfloat16 (torch's
+fake process group: nothing is sent). Peaks are PyTorch's own counters; a time is the median of
+eight steps between CUDA events, which a dry device does not have. Needs a CUDA device and
+transformers.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import schedsim
 
-BATCH, LENGTH, STEPS = 8, 1024, 8
+BATCH, LENGTH, STEPS, NUM_RANKS = 8, 1024, 8, 8
 FIRST = 60  # steps in which plans are made, and make room for the allocator
 Step = Callable[[], None]
 
@@ -80,13 +84,38 @@ def measured(step: Step) -> dict[str, Any]:
     }
 
 
-def in_place(make: Callable[[], Any], shares: list[float]) -> list[dict[str, Any]]:
+def sharded_layers(model: Any) -> Any:
+    """`model`, of which each rank of a fake group of eight has a share, gathered layer by layer."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if not dist.is_initialized():
+        dist.init_process_group("fake", rank=0, world_size=NUM_RANKS, store=FakeStore())
+    mesh = init_device_mesh("cuda", (NUM_RANKS,))
+    arithmetic = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in (*model.model.layers, model):
+        fully_shard(layer, mesh=mesh, mp_policy=arithmetic)
+    return model
+
+
+def sharded(make: Callable[[], Any], shares: list[float]) -> list[dict[str, Any]]:
+    """The same loop on a rank of several."""
+    return in_place(make, shares, lambda model: sharded_layers(model.float()), "sharded")
+
+
+def in_place(
+    make: Callable[[], Any],
+    shares: list[float],
+    wrapped: Callable[[Any], Any] = lambda model: model,
+    way: str = "in place",
+) -> list[dict[str, Any]]:
     """A loop with AdamW; a share of 0 is a budget that recomputes nothing."""
     rows = []
     for share in shares:
         torch._dynamo.reset()
         torch.manual_seed(0)
-        model = make().cuda().train()
+        model = wrapped(make().cuda().train())
         ids = torch.randint(0, model.config.vocab_size, (BATCH, LENGTH), device="cuda")
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
@@ -101,7 +130,7 @@ def in_place(make: Callable[[], Any], shares: list[float]) -> list[dict[str, Any
         room = plain["reserved_bytes"] - resident
         budget: Any = int(resident + share * room) if share else "200%"
         inputs = {"input_ids": ids, "labels": ids}
-        row = {"way": "in place", "model": make.__name__, "share": share, "plain": plain}
+        row = {"way": way, "model": make.__name__, "share": share, "plain": plain}
         try:
             schedsim.rematerialize(model, inputs, budget, in_place=True)
             for _ in range(FIRST):
@@ -159,11 +188,16 @@ def compiled(make: Callable[[], Any], shares: list[float]) -> list[dict[str, Any
 
 
 MODELS: dict[str, Callable[[], Any]] = {"gpt2": gpt2, "llama": llama}
-WAYS = {"compiled": compiled, "in_place": in_place}
+WAYS: dict[str, Callable[[Callable[[], Any], list[float]], list[dict[str, Any]]]] = {
+    "compiled": compiled,
+    "in_place": in_place,
+    "sharded": sharded,
+}
 SHARES = {
     ("compiled", "gpt2"): [1.0, 0.6],
     ("in_place", "gpt2"): [0, 0.85],
     ("in_place", "llama"): [0, 0.7],
+    ("sharded", "llama"): [0.75],
 }
 
 

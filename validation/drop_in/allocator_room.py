@@ -8,7 +8,7 @@ that much room.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -17,30 +17,62 @@ from schedsim.units import format_bytes
 
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.cuda import allocator_settings
-from .part_sizes import Binding
 from .reserved_looks import ReservedLooks
-from .step_plans import StepPlans
-from .step_record import Key
 
 _MOST_PLANS = 6
 """Plans that are tried, each with more room than the one before."""
 _LEAST_SHARE = 2**-8
-"""Share of the budget by which the room grows at least."""
+"""Share of the budget by which the room changes at least."""
+_MOST_SPARE = 2**-5
+"""Share of the budget that steps leave unused before a plan with less room is tried."""
+_MOST_SMALLER = 3
+"""Plans with less room that are tried."""
 
 T = TypeVar("T")
 Tell = Callable[[str, type[UserWarning]], None]
 """Warns of a line."""
 
 
+class PlansBesideRoom(Protocol):
+    """Plans that count the room as resident.
+
+    Attributes
+    ----------
+    budget_bytes
+        The budget in bytes; ``None`` before a step was planned.
+    is_share
+        Whether the budget was given as a share.
+    peak_bytes
+        The predicted peak, with the room.
+    resident_bytes
+        Bytes that plans are made beside, the room among them.
+    present
+        What tells the present plan from others.
+    """
+
+    resident_bytes: int
+
+    @property
+    def budget_bytes(self) -> int | None: ...
+
+    @property
+    def peak_bytes(self) -> int | None: ...
+
+    @property
+    def is_share(self) -> bool: ...
+
+    @property
+    def present(self) -> tuple[Any, ...]: ...
+
+    def plan_anew(self) -> None:
+        """Plan when the next step begins."""
+
+
 class AllocatorRoom:
     """What the plans of a model leave to the allocator of its device.
 
-    A budget that is a share is one of requested bytes, and leaves nothing.
-
-    Parameters
-    ----------
-    plans
-        The plans, which count the room as resident.
+    A budget that is a share is one of requested bytes, and leaves nothing. Of several ranks, each
+    leaves room of its own: by any schedules they communicate in one order.
 
     Attributes
     ----------
@@ -50,53 +82,54 @@ class AllocatorRoom:
         What steps reserve.
     """
 
-    def __init__(self, plans: StepPlans, tell: Tell) -> None:
+    def __init__(self, plans: PlansBesideRoom, tell: Tell) -> None:
         self._plans, self._tell = plans, tell
         self.looks = ReservedLooks()
         self.room_bytes = 0
         self._is_closed = self._is_told = False
         self._tried: list[tuple[int, int]] = []  # what each plan has reserved, and its room
+        self._too_small = 0  # the largest room for which a plan has reserved too much
+        self._enough: int | None = None  # the room that sufficed, while a smaller one is tried
+        self._num_smaller = 0
 
-    def begins(self, device: torch.device, key: Key, binding: Binding) -> None:
-        """A step of the loop begins with a call of these sizes, which no record measures."""
-        known = self._plans.known
-        if not _has_gaps(device) or self._is_closed or known.is_share:
-            return
-        if key in known.numbers and binding == known.largest.get(key[0]):
-            plan = known.numbers, known.peak_bytes, self._plans.small.num_changes
-            self.looks.begins(device, *plan)
+    def begins(self, device: torch.device) -> None:
+        """A step of the loop begins by the present plan, which no record measures."""
+        if _has_gaps(device) and not self._is_closed and not self._plans.is_share:
+            self.looks.begins(device, *self._plans.present)
 
-    def ends(self, *, is_whole: bool, is_distributed: bool) -> None:
+    def ends(self, *, is_whole: bool) -> None:
         """A step has ended: plan the next one with more room, if this one has reserved too much.
 
         Parameters
         ----------
         is_whole
             Whether all its backwards have run, and nothing besides.
-        is_distributed
-            Whether several ranks run it, which all would have to plan anew.
         """
-        known = self._plans.known
-        if not is_whole or known.budget_bytes is None:
+        budget = self._plans.budget_bytes
+        if not is_whole or budget is None:
             self.looks.leaves()
             return
-        over = self.looks.ends(known.budget_bytes)
+        over = self.looks.ends(budget)
         reserved = self.looks.reserved_bytes
-        if reserved is None or not (over or reserved <= known.budget_bytes):
+        if reserved is None or not (over or reserved <= budget):
             return
         if not over:
             self._tried = [(reserved, self.room_bytes)]
+            self._try_less(budget, reserved)
+            return
+        # The present plan would do for a larger room, too.
+        self._too_small = self.room_bytes + max(0, budget - (self._plans.peak_bytes or budget))
+        if self._enough is not None:
+            enough, self._enough = self._enough, None
+            self._leave(enough)
             return
         what = (
             f"CUDA's allocator reserves {format_bytes(reserved)} for a step, over the budget of "
-            f"{format_bytes(known.budget_bytes)}"
+            f"{format_bytes(budget)}"
         )
         self._tried.append((reserved, self.room_bytes))
-        if is_distributed:
-            self._is_closed = True
-            self._tell(f"{what}: plans of several ranks bound what is requested", PlainStepWarning)
-        elif len(self._tried) < _MOST_PLANS:
-            self._leave(self.room_bytes + max(over, int(_LEAST_SHARE * known.budget_bytes)))
+        if len(self._tried) < _MOST_PLANS:
+            self._leave(self._too_small + max(over, int(_LEAST_SHARE * budget)))
             if not self._is_told:
                 self._is_told = True
                 self._tell(f"{what}: later steps are planned with room for it", ReplannedWarning)
@@ -104,6 +137,21 @@ class AllocatorRoom:
             self._is_closed = True
             self._leave(min(self._tried)[1])
             self._tell(f"{what}, by each plan that was tried: {_remedy()}", PlainStepWarning)
+
+    def _try_less(self, budget_bytes: int, reserved_bytes: int) -> None:
+        """Plan the next step with less room, where much of the budget is left unused.
+
+        Gaps change by leaps from plan to plan, so that a room may be larger than need be.
+        """
+        self._enough = None
+        spare = budget_bytes - reserved_bytes
+        between = (self._too_small + self.room_bytes) // 2
+        room = max(between, self.room_bytes - spare)
+        is_worth_it = self.room_bytes - room >= _LEAST_SHARE * budget_bytes
+        if spare > _MOST_SPARE * budget_bytes and is_worth_it and self._num_smaller < _MOST_SMALLER:
+            self._num_smaller += 1
+            self._enough = self.room_bytes
+            self._leave(room)
 
     def beside(self, plan: Callable[[], T]) -> T:
         """What `plan` gives; where nothing fits beside the room, without it.
@@ -113,13 +161,13 @@ class AllocatorRoom:
         InfeasibleBudgetError
             Nothing fits without it either.
         """
-        before = self._plans.known.resident_bytes
+        before = self._plans.resident_bytes
         try:
             return plan()
         except InfeasibleBudgetError:
             if not self.room_bytes:
                 raise
-            self._plans.known.resident_bytes = before
+            self._plans.resident_bytes = before
             self._is_closed = True
             self._leave(self._fallback())
             self._tell(
@@ -135,8 +183,7 @@ class AllocatorRoom:
 
     def _leave(self, room_bytes: int) -> None:
         """Plan anew with so much room, when the next step begins."""
-        known = self._plans.known
-        known.resident_bytes += room_bytes - self.room_bytes
+        self._plans.resident_bytes += room_bytes - self.room_bytes
         self.room_bytes = room_bytes
         self._plans.plan_anew()
 

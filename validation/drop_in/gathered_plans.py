@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.budgets import is_share
 from schedsim.plans.plan import Plan
 
 from ..step_budget import budget_in_bytes
@@ -52,8 +54,8 @@ class GatheredPlans:
         The schedule of each call.
     plan
         The plan of a part that was made last.
-    lasting_bytes
-        Bytes resident beside gradients.
+    resident_bytes
+        Bytes resident beside gradients, and what is left to the allocator.
     first : GatheredFirstSteps
         What is known before the budget was divided.
     small : SmallGroups
@@ -72,7 +74,7 @@ class GatheredPlans:
         self.peak_bytes: int | None = None
         self.numbers: dict[Key, int] = {}
         self.plan: Plan | None = None
-        self.lasting_bytes = 0
+        self.resident_bytes = 0
         self.first = GatheredFirstSteps()
         self.small = SmallGroups(parts, lambda index: None)
         self._choices: dict[PlannedPart, tuple[PartCost, ...]] = {}
@@ -89,6 +91,21 @@ class GatheredPlans:
             assert first is not None
             return first
         return min(costs, key=lambda cost: (cost.kept_bytes, cost.backward_bytes)).number
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the budget was given as a share."""
+        budget = self._options.budget
+        return isinstance(budget, str) and is_share(budget)
+
+    @property
+    def present(self) -> tuple[Any, ...]:
+        """What tells the present plan from others."""
+        return self.numbers, self.peak_bytes, self.small.num_changes
+
+    def plan_anew(self) -> None:
+        """Divide the budget anew when the next step begins."""
+        self._is_stale = True
 
     def refuse(self) -> None:
         """Divide the budget anew: a schedule of a part was seen to be another step."""
@@ -127,7 +144,7 @@ class GatheredPlans:
         step = self._steps.setdefault((record.keys, record.mode), _StepReadings(record.keys))
         self._is_stale |= step.learn(record)
 
-    def begin(self, lasting_bytes: int) -> None:
+    def begin(self, resident_bytes: int) -> None:
         """Divide the budget for the coming step, if something new is known.
 
         Raises
@@ -135,11 +152,11 @@ class GatheredPlans:
         InfeasibleBudgetError
             The steps seen do not fit.
         """
-        before, self.lasting_bytes = self.lasting_bytes, lasting_bytes
-        if self._is_stale or (lasting_bytes > before and self.numbers):
+        before, self.resident_bytes = self.resident_bytes, resident_bytes
+        if self._is_stale or (resident_bytes > before and self.numbers):
             self._is_stale = False
             self._divide()
-        if self.peak_bytes is None and (self.first.is_new or lasting_bytes != before):
+        if self.peak_bytes is None and (self.first.is_new or resident_bytes != before):
             self._choose_first()
 
     def _choose_first(self) -> None:
@@ -154,7 +171,7 @@ class GatheredPlans:
         def line() -> OrderedLine:
             keys = record.keys
             choices = [tuple(self._trusted(index)) for index, _ in keys]
-            return plain_line(calls_in_line(record, record.levels, choices, self.lasting_bytes))
+            return plain_line(calls_in_line(record, record.levels, choices, self.resident_bytes))
 
         with self.small.in_large():
             budget = budget_in_bytes(self._options.budget, line().store_all_peak(), [])
@@ -219,7 +236,7 @@ class GatheredPlans:
             most = max(least, allowed.get(key, costs[0].kept_bytes))
             choices.append(tuple(cost for cost in costs if cost.kept_bytes <= most))
         assert step.last is not None
-        return calls_in_line(step.last, step.levels(numbers), choices, self.lasting_bytes)
+        return calls_in_line(step.last, step.levels(numbers), choices, self.resident_bytes)
 
     def _divide(self) -> None:
         lines = [step for step in self._steps.values() if step.is_settled]

@@ -29,6 +29,7 @@ from ..ranks.members import is_spread
 from ..ranks.step_words import StepWord, agreed
 from ..torch_private import sharded_groups as private
 from ..torch_private.graph_tasks import when_backward_ends
+from .allocator_room import AllocatorRoom
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
 from .gathered_calls import GatheredRecord, Mode, levels_of
@@ -86,6 +87,7 @@ class GatheredSession(Session):
         self._model = weakref.ref(model)
         self._device = next(model.parameters()).device
         self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
+        self._room = AllocatorRoom(self._gathered, self._tell)
         self._passing = Passing(0, Mode())
         self._is_gauging = False
 
@@ -127,12 +129,13 @@ class GatheredSession(Session):
         if not self.is_rehearsing:
             self._say_first()
         is_read = self._is_gauging if self.is_rehearsing else self.is_learning
-        if not may_start or not is_read:
-            return
-        if self.parts and all(part.is_measured for part in self.parts):
-            meter = outside_meter(self._device)
-            if meter is not None:
-                self._watch(self._recorder.begin(meter))
+        if may_start and is_read:
+            if self.parts and all(part.is_measured for part in self.parts):
+                meter = outside_meter(self._device)
+                if meter is not None:
+                    self._watch(self._recorder.begin(meter))
+        elif not is_read and not self.is_rehearsing and self.numbers:
+            self._room.begins(self._device)
 
     def _say_optimizers(self) -> None:
         """Say which optimizer's step takes more than the budget, on this rank."""
@@ -159,6 +162,9 @@ class GatheredSession(Session):
 
     def _begun(self, inputs: Any) -> int:
         """Begin a step, before which nothing is gathered; the bytes resident beside gradients."""
+        calls = self._step.calls
+        is_whole = bool(calls.rows) and calls.is_done and not self._step.is_spoiled
+        self._room.ends(is_whole=is_whole and not self.is_rehearsing)
         self._read_step()
         self._look_at_order()
         self._recorder.stop()
@@ -187,7 +193,8 @@ class GatheredSession(Session):
 
     def _plan_beside(self, lasting_bytes: int | None) -> None:
         if lasting_bytes is not None:
-            self._gathered.begin(lasting_bytes)
+            beside = lasting_bytes
+            self._room.beside(lambda: self._gathered.begin(beside + self._room.room_bytes))
 
     def running(self) -> AbstractContextManager[None]:
         """Around a forward, in which ranks gather: an error of one reaches all."""
@@ -224,7 +231,10 @@ class GatheredSession(Session):
         self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
     ) -> None:
         """The backward half of a call of `part` is about to run."""
-        self._mark("backward", self._step.calls.number_of(header))
+        number = self._step.calls.number_of(header)
+        if number == len(self._step.calls.rows) - 1:
+            when_backward_ends(self._room.looks.sees)  # what ranks reduce then is in it
+        self._mark("backward", number)
 
     def _end_measured(self, number: int, gradients: Callable[[], list[torch.Tensor]]) -> None:
         """The backward of call `number` has run in a measured step."""
@@ -313,8 +323,10 @@ class GatheredSession(Session):
         if self.budget_bytes is None or self.peak_bytes is None:
             return "no plan yet: the first steps run with least memory, and are measured"
         lines = [f"budget {format_bytes(self.budget_bytes)} on this rank"]
-        lines.append(f"  resident       {format_bytes(self._gathered.lasting_bytes)}")
+        resident = self._gathered.resident_bytes - self._room.room_bytes
+        lines.append(f"  resident       {format_bytes(resident)}")
         lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")
+        lines += self._room.report()
         lines += self._optimizers.report()
         lines += describe_calls(self.parts, self.numbers)
         lines.append(describe_checks(self.parts, self.check_note))

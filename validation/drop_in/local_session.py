@@ -270,8 +270,8 @@ class LocalSession(Session):
                 self._recorder.meter.begins_early = False
         if self._recorder.is_on:
             self._behind.begin()
-        elif not self.is_rehearsing:
-            self._room.begins(torch.device(part.device), key, binding)
+        elif not self.is_rehearsing and self.plans.is_for_sizes(key, binding):
+            self._room.begins(torch.device(part.device))
 
     def _look_beside(self, given: Mapping[int, int]) -> None:
         """See what graphs the loop has made before this step.
@@ -344,10 +344,7 @@ class LocalSession(Session):
         """
         may_start = not self._recorder.is_on and may_record()
         calls, is_spoiled = self._step.calls, self._step.is_spoiled
-        self._room.ends(
-            is_whole=calls.has_backward and calls.is_done and not is_spoiled,
-            is_distributed=self.is_distributed,
-        )
+        self._room.ends(is_whole=calls.has_backward and calls.is_done and not is_spoiled)
         self._read_step()
         self._look_at_order()
         self._recorder.stop()

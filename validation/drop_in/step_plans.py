@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from schedsim.dataflow.run_once import matches
 from schedsim.errors import InfeasibleBudgetError
 
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
+from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
 from .first_steps import FirstSteps
 from .known_steps import KnownSteps
@@ -69,6 +69,41 @@ class StepPlans:
         self._chosen: dict[tuple[Key, Binding], int] = {}
         self._unknown: set[str] = set()
         self._said: set[str] = set()
+
+    # -- for the room of the allocator ------------------------------------------------------------
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes, once a step has come; else ``None``."""
+        return self.known.budget_bytes
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Predicted peak of the steps planned last; ``None`` before."""
+        return self.known.peak_bytes
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the budget was given as a share."""
+        return self.known.is_share
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that plans are made beside."""
+        return self.known.resident_bytes
+
+    @resident_bytes.setter
+    def resident_bytes(self, num_bytes: int) -> None:
+        self.known.resident_bytes = num_bytes
+
+    @property
+    def present(self) -> tuple[Any, ...]:
+        """What tells the present plan from others."""
+        return self.known.numbers, self.known.peak_bytes, self.small.num_changes
+
+    def is_for_sizes(self, key: Key, binding: Binding) -> bool:
+        """Whether a call is planned, and for these open sizes."""
+        return key in self.known.numbers and binding == self.known.largest.get(key[0])
 
     # -- for the session --------------------------------------------------------------------------
 
@@ -270,7 +305,7 @@ class StepPlans:
     def _say(self, line: str, kind: type[UserWarning]) -> None:
         if line not in self._said:
             self._said.add(line)
-            warnings.warn(line, kind, stacklevel=2)
+            warn_user(line, kind)
 
     # -- planning ---------------------------------------------------------------------------------
 
@@ -346,4 +381,4 @@ class StepPlans:
         for pattern in self._options.keep:
             if not any(matches(name, pattern) for name in names) and pattern not in self._unknown:
                 self._unknown.add(pattern)
-                warnings.warn(f"keep={pattern!r} names no op of the step", stacklevel=2)
+                warn_user(f"keep={pattern!r} names no op of the step")

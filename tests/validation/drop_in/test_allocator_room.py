@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.drop_in import allocator_room, reserved_looks  # noqa: E402
 from schedsim.validation.drop_in.allocator_room import AllocatorRoom  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
-from schedsim.validation.drop_in.local_session import LocalSession  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -97,6 +96,19 @@ def test_a_step_within_its_budget_is_looked_at_once(monkeypatch):
     assert (loop.emptied, loop.session._room.room_bytes) == (1, 0)
 
 
+def test_a_room_that_leaves_much_unused_becomes_smaller(monkeypatch):
+    """Gaps that leap: large ones beside the first plan, none beside smaller ones."""
+    loop = Loop(
+        monkeypatch,
+        lambda requested: requested * (13 if requested > 0.9 * loop.budget else 10) // 10,
+    )
+    assert len(loop.run()) == 1
+    assert loop.session._room._num_smaller == 3
+    assert 0.8 * loop.budget < loop.reserved[-1] <= loop.budget
+    assert 0 < loop.session._room.room_bytes < 0.2 * loop.budget
+    assert loop.emptied <= 12
+
+
 def test_a_share_is_one_of_what_is_requested(monkeypatch):
     loop = Loop(monkeypatch, lambda requested: 2 * requested, share="80%")
     assert loop.run() == []
@@ -123,45 +135,37 @@ def test_the_room_of_the_plan_that_reserves_least_stays(monkeypatch):
     assert loop.emptied == 2 * allocator_room._MOST_PLANS
 
 
-def test_several_ranks_are_told(monkeypatch):
-    """They would have to plan again together."""
-    loop = Loop(monkeypatch, lambda requested: requested * 11 // 10)
-    monkeypatch.setattr(LocalSession, "is_distributed", property(lambda self: True))
-    lines = loop.run()
-    assert [line for line in lines if "plans of several ranks bound what is requested" in line]
-    assert loop.session._room.room_bytes == 0
-
-
 @pytest.mark.parametrize(("fits", "left"), [(112, 10), (105, 0)])
 def test_a_step_is_not_refused_for_the_room(monkeypatch, fits, left):
     """As more becomes resident: the room is that of an earlier plan then, or none."""
-    known = SimpleNamespace(resident_bytes=100, budget_bytes=200)
+    plans = SimpleNamespace(
+        resident_bytes=100, budget_bytes=200, peak_bytes=200, plan_anew=lambda: None
+    )
     told = []
-    plans = SimpleNamespace(known=known, plan_anew=lambda: None)
     room = AllocatorRoom(plans, lambda line, kind: told.append((line, kind)))
     seen = iter((0, 30, 0))
     monkeypatch.setattr(room.looks, "ends", lambda budget: next(seen))
-    for reserved in (190, 230):  # the first plan has left 10, and reserves no more than the budget
+    for reserved in (195, 230):  # the first plan has left 10, and reserves no more than the budget
         room.looks.reserved_bytes = reserved
-        room.room_bytes, known.resident_bytes = 10, 110
-        room.ends(is_whole=True, is_distributed=False)
-    assert (room.room_bytes, known.resident_bytes) == (40, 140)
+        room.room_bytes, plans.resident_bytes = 10, 110
+        room.ends(is_whole=True)
+    assert (room.room_bytes, plans.resident_bytes) == (40, 140)
 
     times = {"forward_s": [1], "backward_s": [1]}
     chain = schedsim.Chain.from_arrays("one", 8, **times, output_bytes=[8], saved_bytes=[8])
 
     def plan():
-        if known.resident_bytes > fits:
+        if plans.resident_bytes > fits:
             schedsim.plan(chain, 1)
         return "a plan"
 
     assert room.beside(plan) == "a plan"
-    assert (room.room_bytes, known.resident_bytes) == (left, 100 + left)
+    assert (room.room_bytes, plans.resident_bytes) == (left, 100 + left)
     assert "no plan fits the budget beside" in told[-1][0]
     fits = 0
     with pytest.raises(InfeasibleBudgetError):
         room.beside(plan)
-    assert (room.room_bytes, known.resident_bytes) == (0, 100)
+    assert (room.room_bytes, plans.resident_bytes) == (0, 100)
 
 
 @pytest.mark.gpu

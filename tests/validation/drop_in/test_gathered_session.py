@@ -13,12 +13,13 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
 from residual_layer import ResidualLayer  # noqa: E402
+from schedsim.validation.drop_in import allocator_room, reserved_looks  # noqa: E402
 from schedsim.validation.drop_in.gathered_session import (  # noqa: E402
     GatheredSession,
     refuse_other_communication,
 )
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
-from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning, ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.torch_private import sharded_groups as private  # noqa: E402
 from torch import nn  # noqa: E402
@@ -228,6 +229,51 @@ def _optimizer_of_shares(rank):
 def test_the_step_of_an_optimizer_of_shares_is_measured():
     """To the byte; where it takes more than the budget, a line says so."""
     run_ranks(_optimizer_of_shares, 1)
+
+
+def _with_gaps(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(*(ResidualLayer(16) for _ in range(4)))
+    for layer in [*model, model]:
+        fully_shard(layer)
+    x = torch.randn(256, 16)
+    step(model, x)
+    resident = storage_bytes([list(model.parameters()), [p.grad for p in model.parameters()], x])
+    [reading] = AllocatorMeter().read(partial(step, model, x))
+    budget = resident + int(0.8 * reading.peak_bytes)
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2)
+    session = session_in(model)
+    reserved = []
+
+    def with_gaps(_):
+        reserved.append((session.peak_bytes - session._room.room_bytes) * 11 // 10)
+        return reserved[-1]
+
+    def train():
+        for _ in range(40):
+            step(model, x)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocator_room, "_has_gaps", lambda device: True)
+        patch.setattr(reserved_looks, "empty_cache", lambda device: None)
+        patch.setattr(reserved_looks, "reserved_bytes", with_gaps)
+        with pytest.warns(ReplannedWarning) as told:
+            train()
+    lines = [str(it.message) for it in told if "allocator" in str(it.message)]
+    assert len(lines) == 1
+    assert "later steps are planned with room for it" in lines[0]
+    assert reserved[0] > budget, (budget, reserved)
+    assert 0.8 * budget < reserved[-1] <= budget, (budget, session._room.room_bytes, reserved)
+    assert session.peak_bytes <= budget
+    assert "are left to it" in schedsim.drop_in_report(model)
+    [reading] = AllocatorMeter().read(partial(step, model, x))
+    assert resident + reading.peak_bytes <= 1.01 * (budget - session._room.room_bytes)
+
+
+def test_a_rank_leaves_room_for_what_its_allocator_reserves():
+    """Each rank for itself; on a CPU, for gaps that are made up."""
+    run_ranks(_with_gaps, 1)
 
 
 def test_ops_that_communicate_are_refused():
