@@ -49,8 +49,8 @@ def in_place(model, inputs, loss, budget):
     return lambda x, target: loss(model(x), target), lambda: session_in(model)
 
 
-ROOM = 320_000
-"""Bytes within which the step of `branched` runs in small groups alone."""
+ROOM, COMPILED_ROOM = 350_000, 250_000
+"""Bytes within which the step of `branched` runs in small groups alone: op by op, and compiled."""
 
 
 def branched():
@@ -156,8 +156,8 @@ def test_where_large_groups_fit_they_run(uncompiled):
 @pytest.mark.slow
 @needs_compiler
 def test_the_measured_peak_is_within_the_budget():
-    model, inputs, _, step, session = steps_within(by_backend, ROOM)
+    model, inputs, _, step, session = steps_within(by_backend, COMPILED_ROOM)
     assert "groups are small" in session.report()
     [reading] = AllocatorMeter().read(lambda: step(*inputs).backward())
     resident = storage_bytes([list(model.parameters()), inputs])
-    assert resident + reading.peak_bytes <= ROOM
+    assert resident + reading.peak_bytes <= COMPILED_ROOM
