@@ -18,7 +18,7 @@ from schedsim.plans.plan import Plan
 
 from ..compiled.group import Groups
 from ..dry_cuda import has_values
-from ..guards.plan_variants import ReplannedWarning
+from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import NO_BLOCKS
 from ..torch_private.storage_refs import weakly
 from .drop_in_options import DropInOptions
@@ -60,6 +60,10 @@ class Session(ABC):
         Whether the running step is no step of the loop, so that nothing is learnt from it.
     says_plain
         Whether a line has said why a graph runs as it is.
+    calls_again
+        Whether whoever calls the parts runs the model as it is where a forward raises.
+    is_undone
+        Whether it is to do so: the forward that raised has left nothing behind.
     """
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
@@ -68,6 +72,7 @@ class Session(ABC):
         self.groups = Groups()  # equal code of all parts is compiled once
         self.num_forwards = self.num_compared = 0
         self.is_rehearsing = self.says_plain = False
+        self.calls_again = self.is_undone = False
         self.checks = options.check != "never"
         self.tracing: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.check_note = "not compared with the plain step"
@@ -207,6 +212,12 @@ class Session(ABC):
             calls.order = [half for half in calls.order if half != len(calls.rows)]
         self._step.is_spoiled = True
         self._recorder.stop()
+
+    def say_undone(self, what: str) -> None:
+        """Say `what` a forward has left that the plain step, which raises too, leaves otherwise."""
+        self._tell(
+            f"a forward {what}; the plain step leaves what has run by then", PlainStepWarning
+        )
 
     def _watched(self, part: TracedPart) -> dict[int, int]:
         """Bytes, by address, of what the code behind a forward of `part` may release."""
