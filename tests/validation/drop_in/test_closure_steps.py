@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 from schedsim.validation.drop_in.closure_steps import bytes_in_step, growing_bytes  # noqa: E402
 from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
 from schedsim.validation.drop_in.held_state import HeldState  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
 
 def test_it_grows_up_to_its_history():
