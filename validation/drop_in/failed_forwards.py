@@ -7,7 +7,7 @@ buffers when all of it has run.
 
 from __future__ import annotations
 
-import sys
+import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, MappingProxyType
@@ -99,7 +99,7 @@ def run_up_to(
 
 def _is_first_of_call() -> bool:
     """Whether no code of the model has run in this call: its first graph is the one that runs."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if begins_call(frame.f_code):

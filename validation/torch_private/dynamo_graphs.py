@@ -112,10 +112,12 @@ _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, ope
 def as_function(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
     """The code of a graph, which prints nothing where it raises, as a call of the module does."""
 
+    graph: Any = graph_module
+
     def run(*arguments: Any) -> Any:
-        if hasattr(graph_module, "real_recompile"):  # Dynamo's have no code until they are called
-            graph_module.real_recompile()
-        return type(graph_module).forward(graph_module, *arguments)
+        if hasattr(graph, "real_recompile"):  # Dynamo's have no code until they are called
+            graph.real_recompile()
+        return type(graph).forward(graph, *arguments)
 
     return run
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
-_library = torch.library.Library("schedsim", "FRAGMENT")
+_make: Any = torch.library.Library
+_library = _make("schedsim", "FRAGMENT")
 _library.define("masked_fill_as_it_lies(Tensor self, Tensor mask, Scalar value) -> Tensor")
 
 
