@@ -21,7 +21,7 @@ _SCALARS_BYTES = 64
 """Bytes of the numbers that belong to an entry of the history."""
 
 
-class _Known(NamedTuple):
+class _History(NamedTuple):
     """What is known of an optimizer: bytes of all parameters, of its history, and copies held."""
 
     copy_bytes: int
@@ -30,13 +30,13 @@ class _Known(NamedTuple):
     num_held: int
 
 
-def _known(optimizer: torch.optim.Optimizer) -> _Known | None:
+def _known(optimizer: torch.optim.Optimizer) -> _History | None:
     """``None`` for other optimizers than L-BFGS, and before its first call of the closure."""
     if not isinstance(optimizer, torch.optim.LBFGS):
         return None
     group = optimizer.param_groups[0]
     most, state = int(group["history_size"]), optimizer.state.get(group["params"][0], {})
-    return _Known(
+    return _History(
         sum(parameter.nbytes for parameter in group["params"]),
         min(most, state.get("n_iter", 0)),
         most,

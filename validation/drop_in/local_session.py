@@ -89,6 +89,7 @@ class LocalSession(Session):
 
     def step_begins(self, inputs: Any) -> None:
         """A forward of the whole model is about to run; the first part will say more."""
+        self.awaits_call &= self.is_rehearsing
         handed = self._resident.hand(inputs)
         self._leave_behind()
         self._coming = handed

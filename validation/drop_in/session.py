@@ -64,6 +64,8 @@ class Session(ABC):
         Whether whoever calls the parts runs the model as it is where a forward raises.
     is_undone
         Whether it is to do so: the forward that raised has left nothing behind.
+    awaits_call
+        Whether the model has got its budget, and was not called since.
     """
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
@@ -80,7 +82,8 @@ class Session(ABC):
         self._held = held
         self._resident = ResidentBytes(self._step, held)
         self._recorder = StepRecorder(self._step, self._end_record)
-        self._optimizers = OptimizerSteps(held, self._resident.around_bytes)
+        self.awaits_call = False
+        self._optimizers = OptimizerSteps(held, self._resident.around_bytes, self.is_trained)
         self._forgotten = Forgotten()
 
     # -- around what runs -------------------------------------------------------------------------
@@ -134,6 +137,17 @@ class Session(ABC):
     def is_distributed(self) -> bool:
         """Whether several ranks run the step."""
         return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+    def is_trained(self) -> None:
+        """An optimizer steps the model: say so where nobody has called it for that."""
+        if self.awaits_call:
+            self.awaits_call = False
+            self._tell(
+                "an optimizer steps a model that nobody has called since it got its budget: what "
+                "the loop calls instead, as another of its methods or a part of it, runs as it is, "
+                "not within the budget; give that part the budget, or call the model itself",
+                PlainStepWarning,
+            )
 
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is."""
