@@ -17,6 +17,7 @@ from ..torch_private.autograd_nodes import sequence_number
 from ..torch_private.dynamo_graphs import dynamo_graph
 from ..torch_private.eager_kernels import eager_kernels
 from ..torch_private.grouped_products import grouped_products
+from ..torch_private.in_place_strides import strides_kept_in_place
 from ..torch_private.joint_graphs import export_joint
 from ..torch_private.kernel_layouts import true_layouts
 from ..torch_private.recorded_joints import record_joint
@@ -124,7 +125,12 @@ def _as_kernels_do(skeleton: Skeleton) -> Iterator[None]:
         if skeleton.device == "cpu":
             whole.enter_context(whole_gru_gates())
             whole.enter_context(whole_ctc())
-        with eager_kernels(skeleton.tensors), grouped_products(), true_layouts():
+        with (
+            eager_kernels(skeleton.tensors),
+            grouped_products(),
+            true_layouts(),
+            strides_kept_in_place(),
+        ):
             yield
 
 

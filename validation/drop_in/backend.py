@@ -14,10 +14,17 @@ from schedsim.errors import SchedsimError, UnsupportedError
 from ..capture.program import Program
 from ..capture.program_builder import communicates
 from ..guards.plan_variants import PlainStepWarning
-from ..torch_private.dynamo_graphs import input_names, replaced_inputs, unpack_at_once
+from ..torch_private.dynamo_graphs import (
+    as_function,
+    checkpointed_writes,
+    input_names,
+    replaced_inputs,
+    unpack_at_once,
+)
 from ..torch_private.dynamo_settings import (
     allow_recurrence,
     break_at_packed_sequences,
+    changes_python,
     guard_hooks,
     last_trace,
     recompile_limit,
@@ -29,6 +36,7 @@ from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
 from ..torch_private.storage_refs import share_of
 from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
+from .failed_forwards import FailedForwards
 from .gradient_layouts import GradientLayouts, watch_backward
 from .joint_part import joint_part
 from .lacking_gradients import LackingGradients
@@ -129,6 +137,18 @@ def _refuse_communication(program: Program) -> None:
             )
 
 
+def _refuse_checkpointed_writes(graph_module: torch.fx.GraphModule) -> None:
+    """Refuse checkpointed functions that write: a plain step writes once more in its backward."""
+    written = checkpointed_writes(graph_module)
+    if written:
+        raise UnsupportedError(
+            "a function under torch.utils.checkpoint writes in place, as batch statistics "
+            f"({written[0]}): a plain step does so twice, and a graph once",
+            hint="call it without checkpoint(...), as a schedule recomputes what the budget needs; "
+            "such statistics then move once a step, as in a loop without checkpoints",
+        )
+
+
 class _Frames:
     """What Dynamo makes of the functions that it is to compile by this backend.
 
@@ -201,6 +221,7 @@ def compiled_part(
     session: Session, graph_module: torch.fx.GraphModule, inputs: list[Any]
 ) -> Callable[..., Any]:
     """`graph_module` as a part of the steps of `session`; unchanged, with a note, if not."""
+    _refuse_checkpointed_writes(graph_module)
     unpack_at_once(graph_module)
     if session.options.compile and has_open_sizes(inputs):
 
@@ -241,6 +262,8 @@ def _part_of_fixed_sizes(
         )
         return call, made[-1] if made else None
 
+    found: Callable[..., Any]
+    changes = changes_python()
     try:
         replaced = replaced_inputs(graph_module)
         if replaced:
@@ -258,12 +281,14 @@ def _part_of_fixed_sizes(
         plain: Callable[..., Any] = graph_module.forward
         return plain
     if part is None or not part.has_known_gradients:
-        return _of_first_order(call, part)
-    if session.follows_gradients:
-        return GradientLayouts(session, trace, inputs, call, part)
-    if session.options.compile and not session.is_distributed:
-        return LackingGradients(session, call, part)
-    return _of_first_order(call, part)
+        found = _of_first_order(call, part)
+    elif session.follows_gradients:
+        found = GradientLayouts(session, trace, inputs, call, part)
+    elif session.options.compile and not session.is_distributed:
+        found = LackingGradients(session, call, part)
+    else:
+        found = _of_first_order(call, part)
+    return FailedForwards(session, found, as_function(graph_module), changes=changes)
 
 
 def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callable[..., Any]:

@@ -58,7 +58,7 @@ class BehindBackward:
         """
         assert reading.behind is not None
         self._peak_bytes = self.peak_bytes(reading.behind, sum(given.values()))
-        if coming is None or self.ignores_left:
+        if coming is None or self.ignores_left or self._held.is_stepping:
             return 0
         return self.left_bytes(reading.left_blocks, coming)
 

@@ -33,6 +33,7 @@ from ..torch_private.sharded_groups import gathers_around
 from ..user_warnings import warn_user
 from .backend import compiled_part
 from .environment_reader import EnvironmentReader
+from .failed_forwards import all_generators, run_up_to
 from .gathered_session import GatheredSession
 from .plain_check import frugal_difference, noting
 from .session import Session
@@ -164,7 +165,7 @@ class BudgetedCall:
             seen = (GlobalSettings.now(), *self._variables.read(), *replaced)
             run = self._run_for(seen)
             try:
-                found = run(*inputs, **keywords)
+                found = self._run_or_undo(run, inputs, keywords)
             except Exception as error:
                 inner = getattr(error, "inner_exception", None)  # of Dynamo's own errors
                 if isinstance(inner, SchedsimError):
@@ -179,6 +180,28 @@ class BudgetedCall:
                 PlainStepWarning,
             )
         return found
+
+    def _run_or_undo(
+        self, run: Callable[..., Any], inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Any:
+        """The call by schedules; where it raises, what the plain call has done by then is done."""
+        session = self.session
+        if session.is_rehearsing or isinstance(session, GatheredSession):
+            return run(*inputs, **keywords)
+        before = all_generators([*self._model.parameters()])
+        session.calls_again, session.is_undone = True, False
+        try:
+            return run(*inputs, **keywords)
+        except Exception as error:
+            if not session.is_undone:
+                raise
+            before.restore()
+            plain = run_up_to(error, call_as_itself(self._model), inputs, keywords)
+            if plain is None:
+                raise
+            raise plain from None
+        finally:
+            session.calls_again = session.is_undone = False
 
     def _why_untraced(self, run: Callable[..., Any], broken: str) -> str:
         """Why Dynamo traces no part of a step, and what to do.

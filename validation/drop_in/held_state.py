@@ -21,19 +21,24 @@ from ..ranks.buckets import bucket_bytes_now
 from ..resident_state import resident_state
 from ..torch_private.graph_tasks import in_backward
 from ..torch_private.process_groups import active_wrapper
+from .closure_steps import bytes_in_step, growing_bytes
 from .drop_in_options import DropInOptions
 
 _stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 """Optimizers, and how often they have stepped."""
+_stepping: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+"""Optimizers whose step runs: it may call a closure, with forwards and backwards."""
 _within: set[str] = set()  # ranges of the profiler that began under a record which is closed
 
 
 def _note(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
     _stepped[optimizer] = _stepped.get(optimizer, 0) + 1
+    _stepping.discard(optimizer)
     _within.clear()
 
 
-def _close(*_: Any) -> None:
+def _close(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    _stepping.add(optimizer)
     # An optimizer may step in a hook of a gradient: a record that is closed there goes on, as
     # backward runs with a copy of the thread's state.
     if not in_backward() and close_waiting():
@@ -114,7 +119,28 @@ class HeldState:
     def lasting_bytes(self) -> int:
         """Bytes of parameters, buffers and optimizers, which no step takes away."""
         optimizers = max(self._foreseen_bytes, self._optimizer_bytes())
-        return self._fixed_bytes + optimizers + self._options.extra_bytes
+        return self._fixed_bytes + optimizers + self._in_steps_bytes() + self._options.extra_bytes
+
+    def _in_steps_bytes(self) -> int:
+        """Bytes of optimizers whose closure runs, beyond the states that are counted."""
+        total = 0
+        for optimizer in list(_stepping):
+            if self.device_of(optimizer) is not None:
+                known = self._counted.get(optimizer)
+                counted = known.total_bytes if known is not None else 0
+                total += max(0, bytes_in_step(optimizer) - counted)
+        return total
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step of an optimizer runs that is known to hold something for its closure."""
+        return any(bytes_in_step(it) for it in list(_stepping) if self.device_of(it) is not None)
+
+    @property
+    def growing_bytes(self) -> int:
+        """Bytes by which optimizers may still grow, as L-BFGS."""
+        known = [it for it in (*_stepped, *_stepping) if self.device_of(it) is not None]
+        return sum(growing_bytes(it) for it in dict.fromkeys(known))
 
     def device_of(self, optimizer: torch.optim.Optimizer) -> torch.device | None:
         """Where `optimizer` trains what is counted here; ``None`` if it trains other parameters."""

@@ -73,6 +73,7 @@ def in_place(
             rehearse_together(model, session, inputs, keywords, ranks)
         else:
             rehearse(model, session, inputs, keywords)
+            session.awaits_call = True
     except BaseException:
         restore(model)
         raise

@@ -63,6 +63,8 @@ class KnownSteps:
         Most bytes seen that the code behind a step has left for the next one.
     made_bytes
         Bytes of the states of optimizers at present that nothing has foreseen.
+    growing_bytes
+        Bytes by which the histories of optimizers will still grow.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class KnownSteps:
         self.resident_bytes = -1
         self.passing_bytes = self.passing_now = 0
         self.passes = True
-        self.left_bytes = self.made_bytes = 0
+        self.left_bytes = self.made_bytes = self.growing_bytes = 0
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from schedsim.units import format_bytes
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import records_ended
 from ..measure.storage import bytes_by_place
-from ..torch_private.graph_tasks import keeps_graph, when_backward_ends
+from ..torch_private.graph_tasks import in_backward, keeps_graph, when_backward_ends
 from .allocator_room import AllocatorRoom
 from .behind_backward import BehindBackward
 from .call_report import describe_calls, describe_checks
@@ -89,6 +89,7 @@ class LocalSession(Session):
 
     def step_begins(self, inputs: Any) -> None:
         """A forward of the whole model is about to run; the first part will say more."""
+        self.awaits_call &= self.is_rehearsing
         handed = self._resident.hand(inputs)
         self._leave_behind()
         self._coming = handed
@@ -114,6 +115,7 @@ class LocalSession(Session):
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
+        self._see_failed_backward()
         self._held.see([arguments[i] for i in part.fixed_positions])
         index = self.parts.index(part)
         self._step.is_spoiled |= self._forgotten.free(self._step.calls)
@@ -220,6 +222,16 @@ class LocalSession(Session):
                 ReplannedWarning,
             )
 
+    def _see_failed_backward(self) -> None:
+        """Say where a backward has not come to its end, as where a hook of the loop's raised."""
+        if self._sees_at_end and not in_backward():
+            self._sees_at_end = False
+            self._tell(
+                "a backward has raised, and left gradients of other parameters than the plain step "
+                "leaves then: optimizer.zero_grad() after such an error takes both away",
+                PlainStepWarning,
+            )
+
     def _see_stale(self) -> None:
         """See whether results of earlier steps are gone, as the first backward begins."""
         stays = self._resident.earlier.stay_bytes()
@@ -258,6 +270,7 @@ class LocalSession(Session):
             results_pass=self.plans.known.passes,
         )
         self.plans.known.made_bytes = self._held.made_bytes
+        self.plans.known.growing_bytes = self._held.growing_bytes
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)
         self._room.beside(lambda: self._begin_plans(before))
@@ -355,7 +368,7 @@ class LocalSession(Session):
             self._recorder.turns.step_ends()
         self._step.end()
         self._coming = None
-        self._sees_at_end = False  # a backward that failed has not come to its end
+        self._see_failed_backward()
         return may_start
 
     def _look_at_order(self) -> None:

@@ -88,10 +88,19 @@ class OptimizerSteps:
         What the model holds.
     others
         Bytes besides, on a CPU: what the loop holds of inputs and outputs as an optimizer begins.
+    is_trained
+        Method that is called as an optimizer of the model begins. It keeps its object no longer
+        alive.
     """
 
-    def __init__(self, held: HeldState, others: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        held: HeldState,
+        others: Callable[[], int],
+        is_trained: Callable[[], None] | None = None,
+    ) -> None:
         self._held, self._others = held, others
+        self._is_trained = None if is_trained is None else weakref.WeakMethod(is_trained)
         self._num_looks: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
         self._num_looks = weakref.WeakKeyDictionary()
         self._num_steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
@@ -108,6 +117,9 @@ class OptimizerSteps:
             return
         self._num_steps[optimizer] = num_steps + 1
         device = self._held.device_of(optimizer)
+        tell = None if device is None or self._is_trained is None else self._is_trained()
+        if tell is not None:
+            tell()
         # A record that ends with the step could begin under no other one.
         if device is None or in_backward() or (device.type == "cpu" and not may_record()):
             return

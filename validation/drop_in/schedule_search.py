@@ -79,7 +79,9 @@ def infeasible(
     least = plan.min_feasible_bytes
     remedy = "give more, "
     if least is not None:
-        remedy = f"budget={least}, " if known.records else _before_steps(known, least, roomy_bytes)
+        remedy = _before_steps(known, least, roomy_bytes)
+        if known.records:
+            remedy = f"budget={least + known.growing_bytes}, "
     return InfeasibleBudgetError(
         f"{name} does not fit {format_bytes(known.budget_bytes)}"
         + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
@@ -97,7 +99,7 @@ def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str
     One that the next try refuses again, for outputs that the loop holds or for the states of its
     optimizer, is no remedy.
     """
-    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS
+    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS + known.growing_bytes
     states = 0
     if known.options.optimizer is None and not known.made_bytes:
         states = 2 * sum(part.gradient_bytes for part in known.parts)
@@ -115,6 +117,12 @@ def beside_a_step(known: KnownSteps) -> str:
         made = (
             f"; {format_bytes(known.made_bytes)} are states that an optimizer has made: "
             'optimizer="adamw", or as it is called, counts them before the first step'
+        )
+    if known.growing_bytes:
+        made = (
+            f"; {format_bytes(known.made_bytes)} are the history that LBFGS has made, and "
+            f"{format_bytes(known.growing_bytes)} of the budget that is named are for what it will "
+            "grow by: a smaller history_size takes less"
         )
     if not known.is_share:
         return made

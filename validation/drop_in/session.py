@@ -17,7 +17,7 @@ from schedsim.plans.plan import Plan
 
 from ..compiled.group import Groups
 from ..dry_cuda import has_values
-from ..guards.plan_variants import ReplannedWarning
+from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import NO_BLOCKS
 from ..torch_private.storage_refs import weakly
 from ..user_warnings import warn_user
@@ -60,6 +60,12 @@ class Session(ABC):
         Whether the running step is no step of the loop, so that nothing is learnt from it.
     says_plain
         Whether a line has said why a graph runs as it is.
+    calls_again
+        Whether whoever calls the parts runs the model as it is where a forward raises.
+    is_undone
+        Whether it is to do so: the forward that raised has left nothing behind.
+    awaits_call
+        Whether the model has got its budget, and was not called since.
     """
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
@@ -68,6 +74,7 @@ class Session(ABC):
         self.groups = Groups()  # equal code of all parts is compiled once
         self.num_forwards = self.num_compared = 0
         self.is_rehearsing = self.says_plain = False
+        self.calls_again = self.is_undone = False
         self.checks = options.check != "never"
         self.tracing: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.check_note = "not compared with the plain step"
@@ -75,7 +82,8 @@ class Session(ABC):
         self._held = held
         self._resident = ResidentBytes(self._step, held)
         self._recorder = StepRecorder(self._step, self._end_record)
-        self._optimizers = OptimizerSteps(held, self._resident.around_bytes)
+        self.awaits_call = False
+        self._optimizers = OptimizerSteps(held, self._resident.around_bytes, self.is_trained)
         self._forgotten = Forgotten()
 
     # -- around what runs -------------------------------------------------------------------------
@@ -129,6 +137,17 @@ class Session(ABC):
     def is_distributed(self) -> bool:
         """Whether several ranks run the step."""
         return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+    def is_trained(self) -> None:
+        """An optimizer steps the model: say so where nobody has called it for that."""
+        if self.awaits_call:
+            self.awaits_call = False
+            self._tell(
+                "an optimizer steps a model that nobody has called since it got its budget: what "
+                "the loop calls instead, as another of its methods or a part of it, runs as it is, "
+                "not within the budget; give that part the budget, or call the model itself",
+                PlainStepWarning,
+            )
 
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is."""
@@ -207,6 +226,12 @@ class Session(ABC):
             calls.order = [half for half in calls.order if half != len(calls.rows)]
         self._step.is_spoiled = True
         self._recorder.stop()
+
+    def say_undone(self, what: str) -> None:
+        """Say `what` a forward has left that the plain step, which raises too, leaves otherwise."""
+        self._tell(
+            f"a forward {what}; the plain step leaves what has run by then", PlainStepWarning
+        )
 
     def _watched(self, part: TracedPart) -> dict[int, int]:
         """Bytes, by address, of what the code behind a forward of `part` may release."""

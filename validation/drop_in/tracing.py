@@ -89,3 +89,8 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 def is_inlined(code: CodeType) -> bool:
     """Whether `code` is of such a function: as it is, or where Dynamo resumes it."""
     return code.co_filename == __file__ and "run" in code.co_name
+
+
+def begins_call(code: CodeType) -> bool:
+    """Whether `code` is of such a function as it is: nothing has run in the call before it."""
+    return code.co_filename == __file__ and code.co_name.startswith("run_")

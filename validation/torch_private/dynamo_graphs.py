@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,6 +80,46 @@ def unpack_at_once(graph_module: torch.fx.GraphModule) -> int:
     if found:
         graph_module.recompile()
     return found
+
+
+def checkpointed_writes(graph_module: torch.fx.GraphModule) -> list[str]:
+    """What functions under ``torch.utils.checkpoint`` write in place, as batch statistics.
+
+    The plain step runs such a function twice, and a graph once.
+    """
+    found = []
+    for node in graph_module.graph.nodes:
+        if node.target is torch.ops.higher_order.tag_activation_checkpoint:
+            body = getattr(graph_module, node.args[0].target)
+            given = [n for n in body.graph.nodes if n.op == "placeholder"]
+            written = [it for n in body.graph.nodes for it in _written_by(n) if it in given]
+            found += [str(node.args[1 + given.index(it)]) for it in written]
+    return found
+
+
+def _written_by(node: torch.fx.Node) -> tuple[Any, ...]:
+    """What `node`, of a graph of Dynamo, writes in place."""
+    if node.target is torch.nn.functional.batch_norm:
+        return tuple(node.args[1:3])
+    name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+    is_written = (name.endswith("_") and not name.endswith("__")) or node.target in _IN_PLACE
+    return node.args[:1] if is_written else ()
+
+
+_IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem)
+
+
+def as_function(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """The code of a graph, which prints nothing where it raises, as a call of the module does."""
+
+    graph: Any = graph_module
+
+    def run(*arguments: Any) -> Any:
+        if hasattr(graph, "real_recompile"):  # Dynamo's have no code until they are called
+            graph.real_recompile()
+        return type(graph).forward(graph, *arguments)
+
+    return run
 
 
 def numbers_in_tensors(graph_module: torch.fx.GraphModule) -> list[int]:

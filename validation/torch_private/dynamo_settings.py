@@ -152,6 +152,22 @@ def traced_scopes() -> tuple[dict[str, Any], dict[str, Any]]:
     return getattr(output, "local_scope", {}), getattr(output, "global_scope", {})
 
 
+def changes_python() -> bool:
+    """Whether the code of which Dynamo makes a graph now changes what Python holds, behind it."""
+    try:
+        output = InstructionTranslator.current_tx().output
+    except AttributeError:  # none is made now
+        return False
+    effects = output.side_effects
+    known = (it for it in effects.id_to_variable.values() if not _is_made_there(it))
+    return any(map(effects.is_modified, known))
+
+
+def _is_made_there(variable: Any) -> bool:
+    """Whether the code that Dynamo traces has made what `variable` stands for."""
+    return type(variable.mutation_type).__name__.endswith("MutationNew")
+
+
 def module_classes(graph_module: torch.fx.GraphModule) -> list[type]:
     """The classes of the modules in whose forwards nodes of a graph stand, with their bases."""
     found: dict[type, None] = {}

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .eager_kernels import eager_kernels
+from .in_place_strides import strides_kept_in_place
 from .kept_checks import checks_kept
 from .kernel_layouts import true_layouts
 from .op_modes import without_modes
@@ -164,6 +165,7 @@ def compiled_in_halves(
     with (
         quiet_loggers(),
         draws_kept() if keeps_draws else contextlib.nullcontext(),
+        strides_kept_in_place() if keeps_draws else contextlib.nullcontext(),
         checks_kept(),
         eager_kernels(examples),
         true_layouts(),

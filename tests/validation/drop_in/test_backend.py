@@ -287,3 +287,26 @@ def test_the_last_trace_is_told_before_steps_run_as_they_are():
     assert len(lines) == 1
     assert "traces it no more" in lines[0]
     assert "recompile_limit allows more" in lines[0]
+
+
+class CheckpointedNorm(torch.nn.Module):
+    """Batch statistics under a checkpoint, as of a block that is run again in backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("door", ["in place", "backend"])
+def test_statistics_that_a_checkpoint_moves_twice_are_refused(door):
+    """A graph moves them once: by the backend they differed from the plain step's in silence."""
+    torch._dynamo.reset()
+    model, x = CheckpointedNorm(), torch.randn(8, 4)
+    step = torch.compile(model, backend="schedsim", options={"budget": "100%"})
+    if door == "in place":
+        step = lambda x: schedsim.rematerialize(model, x, "100%", in_place=True)  # noqa: E731
+    with pytest.raises(Exception, match=r"under torch\.utils\.checkpoint writes in place"):
+        step(x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import warnings
 
 import pytest
 
@@ -178,3 +179,34 @@ def test_a_model_that_is_converted_is_within_its_budget():
         parameter.grad = None
     peak, _ = measured(model, (x,), step)
     assert 0.85 * budget < peak <= budget, schedsim.drop_in_report(model)
+
+
+class Coder(torch.nn.Module):
+    """Whose loop may call its halves, and never itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.coder, self.decoder = torch.nn.Linear(4, 2), torch.nn.Linear(2, 4)
+
+    def encode(self, x):
+        return torch.tanh(self.coder(x))
+
+    def forward(self, x):
+        return self.decoder(self.encode(x))
+
+
+@pytest.mark.parametrize("calls_itself", [True, False])
+def test_a_model_that_is_trained_and_not_called_is_told_of(calls_itself):
+    """A loop that calls ``encode`` and ``decode`` ran as it is in silence."""
+    torch._dynamo.reset()
+    model, x = Coder(), torch.randn(8, 4)
+    schedsim.rematerialize(model, x, "100%", in_place=True, effort=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            (model(x) if calls_itself else model.decoder(model.encode(x))).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    told = [str(it.message) for it in said if "nobody has called" in str(it.message)]
+    assert len(told) == (0 if calls_itself else 1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from schedsim.validation.torch_private.dynamo_graphs import (
+    as_function,
+    checkpointed_writes,
     input_names,
     numbers_in_tensors,
     replaced_inputs,
@@ -104,3 +107,45 @@ def test_an_input_that_gets_other_data_is_named():
     assert torch.compile(give, backend=backend)(x, y).tolist() == [2.0, 2.0]
     assert seen == [["L['x']"]]
     torch._dynamo.reset()
+
+
+def test_what_is_written_under_a_checkpoint_is_found():
+    """Batch statistics, and what an op writes in place; a dropout writes nothing."""
+    seen = []
+
+    def backend(graph_module, _inputs):
+        seen.append(checkpointed_writes(graph_module))
+        return graph_module.forward
+
+    layers = {
+        "norm": torch.nn.BatchNorm1d(3, track_running_stats=True),
+        "plain": torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.5)),
+    }
+    for layer in layers.values():
+        torch._dynamo.reset()
+
+        def step(x, layer=layer):
+            return torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+
+        torch.compile(step, backend=backend)(torch.randn(4, 3))
+    torch._dynamo.reset()
+    assert [len(found) > 0 for found in seen] == [True, False]
+    assert any("running_mean" in name for name in seen[0])
+
+
+def test_a_graph_as_a_function_prints_nothing_where_it_raises(capfd):
+    """A call of the module prints the line of its code."""
+    seen = []
+
+    def backend(graph_module, _inputs):
+        seen.append(as_function(graph_module))
+        return graph_module.forward
+
+    torch._dynamo.reset()
+    torch.compile(torch.linalg.cholesky, backend=backend)(torch.eye(2))
+    torch._dynamo.reset()
+    assert torch.equal(seen[0](torch.eye(2))[0], torch.eye(2))
+    capfd.readouterr()
+    with pytest.raises(RuntimeError, match="not positive-definite"):
+        seen[0](-torch.eye(2))
+    assert capfd.readouterr() == ("", "")

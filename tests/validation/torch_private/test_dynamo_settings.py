@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.torch_private.dynamo_settings import (  # noqa: E402
     at_limit,
     break_at_packed_sequences,
+    changes_python,
     compiled_alone,
     dynamo_settings,
     graph_breaks,
@@ -165,3 +166,33 @@ def test_the_last_trace_of_a_function_is_known():
             step(torch.ones(2), number)
     torch._dynamo.reset()
     assert found == [None, scaled.__code__]
+
+
+def test_code_that_changes_python_is_known():
+    """An attribute of an object that was there, but not of one that the code makes."""
+    seen = []
+
+    def backend(graph, _):
+        seen.append(changes_python())
+        return graph.forward
+
+    class Held:
+        value = None
+
+    held = Held()
+
+    def changes(x):
+        held.value = x
+        return x + 1
+
+    def makes(x):
+        made = Held()
+        made.value = [x]
+        return made.value[0] + 1
+
+    for function in (changes, makes):
+        torch._dynamo.reset()
+        torch.compile(function, backend=backend)(torch.ones(2))
+    torch._dynamo.reset()
+    assert seen == [True, False]
+    assert changes_python() is False
