@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from ..step_budget import budget_in_bytes
 from .known_steps import KnownSteps
 from .line_calls import bytes_around_calls
@@ -16,8 +19,13 @@ _KEPT_SHARES = (0.7, 0.45, 0.25, 0.1)
 """Shares of what store-all keeps of a part for which it is scheduled."""
 _ROOM_SHARES = (1.0, 0.6, 0.35)
 """Shares of the budget that one part may take, tried one after the other."""
+_LEAST_KEPT, _LEAST_PEAKS = (0.45, 0.2, 0.05, 0.0), (1.0, 0.5, 0.0)
+"""Of schedules of little memory: shares of what store-all keeps, and of its peak over the least."""
 _MOST_SEARCHES = 8
 """Searches by which a division is made better."""
+
+CostsOf = Callable[[PlannedPart, Binding, int], tuple[PartCost, ...]]
+"""Costs of the schedules of a part, at its sizes, that has so many bytes of the budget."""
 
 
 class LineSteps:
@@ -25,14 +33,15 @@ class LineSteps:
 
     def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
         self._known, self._search = known, search
+        self._least: dict[tuple[PlannedPart, Binding], tuple[PartCost, ...]] = {}
 
     def store_all_peak(self, record: StepRecord) -> int:
         """The peak of a step that keeps everything."""
-        return self._line(record, {}, None).store_all_peak()
+        return self._line(record, {}, self._known_costs).store_all_peak()
 
     def divided(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan | None:
         """The choices among the schedules that are known; ``None`` if these do not fit."""
-        line = self._line(record, chosen, None)
+        line = self._line(record, chosen, self._known_costs)
         return line.divide(self._budget(line))
 
     def plan(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan:
@@ -45,11 +54,17 @@ class LineSteps:
         """
         known = self._known
         for share in _ROOM_SHARES:
-            line = self._line(record, chosen, share)
-            budget = self._budget(line)
-            found = line.divide(budget)
+            line = self._line(record, chosen, partial(self._costs_within_share, share))
+            found = line.divide(self._budget(line))
             if found is not None:
-                return self._refined(record, line, found, budget)
+                return self._refined(record, line, found, self._budget(line))
+        # By schedules that do not depend on the budget, so that the least one that they fit is one
+        # that the next try fits, too.
+        line = self._line(record, chosen, self._least_costs)
+        budget = self._budget(line)
+        found = line.divide(budget)
+        if found is not None:
+            return self._refined(record, line, found, budget)
         assert known.plan is not None
         raise infeasible_line(line, budget, known.plan, beside_a_step(known))
 
@@ -100,8 +115,9 @@ class LineSteps:
         return known.budget_bytes
 
     def _line(
-        self, record: StepRecord, chosen: dict[Key, PartCost], share: float | None
+        self, record: StepRecord, chosen: dict[Key, PartCost], costs_of: CostsOf
     ) -> OrderedLine:
+        """The calls of a step, each with the schedules that `costs_of` gives its part."""
         known = self._known
         parts = [known.parts[index] for index, _ in record.keys]
         sizes = [known.largest[index] for index, _ in record.keys]
@@ -116,34 +132,53 @@ class LineSteps:
         for i, key in enumerate(record.keys):
             if key[0] not in choices:
                 room = most - resident[key[0]]
-                choices[key[0]] = self._choices(parts[i], sizes[i], room, share)
+                choices[key[0]] = costs_of(parts[i], sizes[i], room)
             allowed = choices[key[0]]
             if key in chosen:
                 allowed = tuple(c for c in allowed if c.kept_bytes <= chosen[key].kept_bytes)
             calls.append(CallInLine(allowed, *around[i]))
         return OrderedLine(tuple(calls), record.halves, record.keys)
 
-    def _choices(
-        self, part: PlannedPart, binding: Binding, room: int, share: float | None
-    ) -> tuple[PartCost, ...]:
-        """Schedules of `part` that keep different amounts, with peaks within `share` of `room`.
-
-        Without `share`, they are the schedules that are already known.
-        """
+    def _known_costs(self, part: PlannedPart, binding: Binding, _room: int) -> tuple[PartCost, ...]:
+        """Of store-all, and of the schedules that are already known."""
         costs = [part.store_all_cost(binding)]
         costs += [part.cost(number, binding) for number in range(len(part.schedules))]
-        if share is None:
-            return tuple(dict.fromkeys(costs))
+        return tuple(dict.fromkeys(costs))
+
+    def _costs_within_share(
+        self, share: float, part: PlannedPart, binding: Binding, room: int
+    ) -> tuple[PartCost, ...]:
+        """Besides, of schedules that keep different amounts, with peaks within a `share`."""
+        costs = self._known_costs(part, binding, room)
         budget = int(share * room)
         resident = part.input_bytes(binding) + part.given_bytes(binding)
+        found = []
         for kept_share in _KEPT_SHARES:
             outside = budget - resident - int(kept_share * costs[0].kept_bytes)
-            if outside <= 0:
-                continue
-            cost = self._cost_within(part, binding, outside, budget, 0.25)
-            if cost is not None:
-                costs.append(cost)
-        return tuple(dict.fromkeys(costs))
+            if outside > 0:
+                found.append(self._cost_within(part, binding, outside, budget, 0.25))
+        return tuple(dict.fromkeys([*costs, *(cost for cost in found if cost is not None)]))
+
+    def _least_costs(self, part: PlannedPart, binding: Binding, _room: int) -> tuple[PartCost, ...]:
+        """Of store-all, and of schedules of little memory, which do not depend on the budget."""
+        if (part, binding) not in self._least:
+            costs = [part.store_all_cost(binding)]
+            most = max(costs[0].forward_bytes, costs[0].backward_bytes)
+            plan = self._search.search(part.workload(0, 0, binding), 1, 0.25)
+            least = min(most, plan.min_feasible_bytes or most)
+            outputs = part.output_bytes(binding)
+            resident = part.input_bytes(binding) + part.given_bytes(binding) + outputs
+            for peak in (least + int(share * (most - least)) for share in _LEAST_PEAKS):
+                found = []
+                for kept_share in _LEAST_KEPT:
+                    kept = int(kept_share * max(0, costs[0].kept_bytes - outputs))
+                    outside = max(0, peak - resident - kept)
+                    found.append(self._cost_within(part, binding, outside, peak, 0.25))
+                if not any(found):
+                    found.append(self._cost_within(part, binding, 0, peak, 0.25))
+                costs += [cost for cost in found if cost is not None]
+            self._least[part, binding] = tuple(dict.fromkeys(costs))
+        return self._least[part, binding]
 
     def _cost_within(
         self, part: PlannedPart, binding: Binding, outside: int, budget: int, effort_share: float
