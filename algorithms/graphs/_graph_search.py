@@ -245,8 +245,7 @@ class GraphSearch:
         lean = None
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
-                active = sorted(active, key=lambda walker: walker.rank)
-                active = active[: max(few, len(active) // 2)]
+                active = self._fewer(active, 1 if self._none_fits() else few)
             if at > 1:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
@@ -259,6 +258,8 @@ class GraphSearch:
                 active += self._begin_lean(pool, lean)
                 lean = None
             if at == 0 and self._none_fits():
+                # What is hard to fit takes long annealings, warm ones and cool ones.
+                active = [*self._fewer(active[::2], 1), *self._fewer(active[1::2], 1)]
                 lean = pool.submit(partial(self._find_lean, lines))
             if at and self.effort.counted:
                 self._join(pool, bounding)
@@ -271,6 +272,10 @@ class GraphSearch:
                 if lean is not None:
                     self.lean = pool.wait(lean)
                 return
+
+    def _fewer(self, active: list[GraphWalker], few: int) -> list[GraphWalker]:
+        """The better half, and at least `few`."""
+        return sorted(active, key=lambda walker: walker.rank)[: max(few, len(active) // 2)]
 
     def _join(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
         """Wait for the bound, so that its result comes in at the same place every time."""

@@ -30,16 +30,22 @@ class Kind:
         Whether it begins with the greedy repair.
     steps_down
         Whether it comes down to the limit step by step.
+    warm
+        While nothing fits, it may raise what is above the limit by about so many tensors of mean
+        size.
     """
 
     thorough: float
     hot: float
     greedy: bool = False
     steps_down: bool = False
+    warm: float = 0.5
 
 
 # Which is better depends on the graph: the walkers take them in turn. On large graphs a greedy
 # eviction costs as much as hundreds of small moves, which bring a schedule within the limit sooner.
+# While nothing fits, a fifth of the warmth is too cold on graphs in which one op needs most of the
+# budget, twice of it too hot on others; some tight limits are met by much warmer walkers alone.
 _SMALL = (
     Kind(0.3, 0.5, greedy=True),
     Kind(0.005, 0.5, steps_down=True),
@@ -48,15 +54,18 @@ _SMALL = (
 )
 _LARGE = (
     Kind(0.005, 1.0),
-    Kind(0.005, 0.5, steps_down=True),
+    Kind(0.005, 0.5, steps_down=True, warm=4.0),
     Kind(0.02, 1.0, greedy=True),
-    Kind(0.005, 2.0, steps_down=True),
+    Kind(0.005, 2.0, steps_down=True, warm=4.0),
 )
 _SMALL_OPS = 300
 
+# Up to so many ops, bytes above the limit count at every run while nothing fits. The sum goes over
+# all slots of a range.
+_SUMMED_OPS = 2500
+
 _COLD = 0.02  # at the end of a round, of the start
-# While nothing fits, a walker may raise the peak by about so many tensors of mean size; a fifth of
-# it is too cold on graphs in which one op needs most of the budget, twice of it too hot on others.
+# The warmth of all walkers where the peak alone counts.
 _WARM = 0.5
 # While nothing fits, walkers that step down aim at a limit so much below the peak that they have
 # come to. Far above the limit, a move would find no room for anything that it keeps.
@@ -127,15 +136,17 @@ class GraphWalker:
         mean_s = graph.store_all_s / graph.num_ops
         price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s, 0.0])
         sizes = graph.arrays.tensor_bytes
+        summed = graph.num_ops <= _SUMMED_OPS
+        warm = kind.warm if summed else _WARM
         best_runs = np.zeros(profile.run.shape[0], np.int64)
         walker = cls(
             packed,
             profile,
-            Rules(limit, kind.thorough, price),
+            Rules(limit, kind.thorough, price, summed),
             Found(best_runs, np.array([np.inf, 0.0])),
             Found(best_runs, np.array([np.inf, 0.0])),
             hot_s=kind.hot * mean_s or 1e-12,
-            warm_bytes=_WARM * float(sizes.sum()) / max(1, sizes.size),
+            warm_bytes=warm * float(sizes.sum()) / max(1, sizes.size),
             evictions_left=_EVICTIONS_PER_OP * graph.num_ops if kind.greedy else 0,
             steps_down=kind.steps_down,
         )

@@ -60,3 +60,15 @@ def test_a_walker_comes_down_step_by_step():
     found = simulate(graph, Schedule(graph.op_names, walker.best_runs))
     assert found.peak_bytes <= budget
     assert found.makespan_s == pytest.approx(walker.best_s)
+
+
+def test_what_is_above_the_limit_counts_at_every_run():
+    """A plan where the peak alone shows no way down: many runs share it, and most moves lower one.
+
+    By the peak alone, the walkers end at 1.06 times the budget.
+    """
+    graph = layered(150, 3)
+    budget = int(0.4 * peak_of(graph))
+    plan = local_search(graph, budget, effort=0.6)
+    assert plan.feasible
+    assert simulate(graph, plan.schedule).peak_bytes <= budget
