@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.effort import Effort
@@ -13,7 +14,7 @@ from schedsim.simulation.simulator import Simulation, simulate
 
 from .._pool import Pool, RoundPart
 from ._lean import lean_schedule
-from ._packed_graph import PackedGraph, pack_graph
+from ._packed_graph import pack_graph
 from ._walker import GraphWalker
 from .bounds import least_memory_bytes
 
@@ -31,22 +32,18 @@ class RepairedCuts:
     ----------
     moves
         Moves of the walkers.
-    lean
-        Where nothing fits, the schedule of least peak that depends on the graph alone.
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, seed: int) -> None:
         self.graph, self.seed, self.moves = graph, seed, 0
         self.budget_bytes = min(budget_bytes, 2**53)
-        self.lean: Simulation | None = None
 
     def run(
         self, suggested: Sequence[Schedule], enough_s: float, effort: Effort
     ) -> Schedule | None:
         """The fastest schedule found that fits; the search ends where it takes `enough_s`."""
         packed = pack_graph(self.graph.arrays)
-        usual = np.arange(self.graph.num_ops, dtype=np.int64)
-        lines = [usual]
+        lines = [self._usual()]
         if suggested:
             lines.insert(0, self._closest(suggested).bind(self.graph).astype(np.int64))
         rules = (self.budget_bytes - self.graph.static_bytes, False)
@@ -64,20 +61,20 @@ class RepairedCuts:
             except KeyboardInterrupt:
                 effort.cancel()
             self.moves = pool.moves
-        [best] = walkers[:1]
-        if best.best_s < np.inf:
-            return Schedule(self.graph.op_names, best.best_runs)
-        return self._lean(packed, [usual], effort)
+        best = walkers[0]
+        return Schedule(self.graph.op_names, best.best_runs) if best.best_s < np.inf else None
+
+    def lean(self, effort: Effort) -> Simulation:
+        """Where nothing is found: the schedule of the least peak that depends on the graph alone."""
+        least_bytes = least_memory_bytes(self.graph)[0]
+        packed, is_over = pack_graph(self.graph.arrays), effort.out_of_time
+        return lean_schedule(
+            self.graph, packed, [self._usual()], least_bytes, False, is_over=is_over
+        )
 
     def _closest(self, suggested: Sequence[Schedule]) -> Schedule:
         """The schedule of the least peak."""
         return min(suggested[-_LOOKED_AT:], key=lambda one: simulate(self.graph, one).peak_bytes)
 
-    def _lean(
-        self, packed: PackedGraph, lines: list[np.ndarray], effort: Effort
-    ) -> Schedule | None:
-        least_bytes = least_memory_bytes(self.graph)[0]
-        self.lean = lean = lean_schedule(
-            self.graph, packed, lines, least_bytes, False, is_over=effort.out_of_time
-        )
-        return lean.schedule if lean.peak_bytes <= self.budget_bytes else None
+    def _usual(self) -> NDArray[np.int64]:
+        return np.arange(self.graph.num_ops, dtype=np.int64)

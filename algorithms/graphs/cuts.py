@@ -85,11 +85,13 @@ def cuts(
             if not search.is_done():
                 found = repaired.run(search.suggested, bound_s * (1 + 1e-12), effort)
                 best = _faster(graph, best, found)
+    lean = None if best is not None else repaired.lean(effort)
+    if lean is not None and lean.peak_bytes <= budget_bytes:
+        best, lean = lean.schedule, None
     bound_s, scope, least = as_finite(
         graph, bound_s, scope, budget_bytes, found=best is not None, search=search
     )
-    if best is None and repaired.lean is not None:
-        lean = repaired.lean
+    if lean is not None:
         least = replace(least, found_bytes=lean.peak_bytes, op=lean.peak_op)
     return make_plan(
         graph,
@@ -97,7 +99,9 @@ def cuts(
         best,
         planner="cuts",
         options={"order": order, **given},
-        search=SearchRecord(num_moves=repaired.moves or None, bound_by=how, ended_by=effort.ended_by),
+        search=SearchRecord(
+            num_moves=repaired.moves or None, bound_by=how, ended_by=effort.ended_by
+        ),
         lower_bound_s=bound_s,
         bound_scope=scope,
         least=least,
