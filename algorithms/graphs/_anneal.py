@@ -30,7 +30,6 @@ from ._profile_record import (
     EXTRA_AT,
     FIRST,
     INT,
-    LARGEST,
     LAST,
     NUM_EDITS,
     NUM_EXTRA,

@@ -65,7 +65,7 @@ class RepairedCuts:
         return Schedule(self.graph.op_names, best.best_runs) if best.best_s < np.inf else None
 
     def lean(self, effort: Effort) -> Simulation:
-        """Where nothing is found: the schedule of the least peak that depends on the graph alone."""
+        """Where nothing is found: the schedule of least peak that depends on the graph alone."""
         least_bytes = least_memory_bytes(self.graph)[0]
         packed, is_over = pack_graph(self.graph.arrays), effort.out_of_time
         return lean_schedule(
