@@ -111,7 +111,7 @@ def next_over(profile: Profile, slot: int) -> int:
         at = (slot + far) % num_slots
         if live[at] > limit:
             profile.counts[WORK] += far // _SLOTS_PER_STEP
-            return at
+            return int(at)
     return slot
 
 

@@ -39,10 +39,11 @@ def cuts(
     over all schedules in its order, or over all schedules. If it does not fit, a cut is added where
     the schedule is most over budget, and the MILP is solved again.
 
-    Cuts do not see all memory during recomputation: within little memory their schedules rarely fit.
-    With the last quarter of the effort, and what the bound has left, the closest of them is annealed
-    until it fits, beside the graph's own order, as by `local_search`. On training graphs at 70 % of
-    the store-all peak and above that is often not needed, and the planner ends within a second.
+    Cuts do not see all memory during recomputation: within little memory their schedules rarely
+    fit. With the last quarter of the effort, and what the bound has left, the closest of them is
+    annealed as by `local_search` until it fits, beside the graph's own order. On training graphs at
+    70 % of the store-all peak and above that is often not needed, and the planner ends within a
+    second.
 
     Parameters
     ----------
