@@ -99,7 +99,7 @@ def excess_over(profile: Profile, limit: int) -> int:
     """The bytes above `limit`: their sum over all runs while it is kept, else those of the peak."""
     if profile.counts[SUMMED]:
         return int(profile.counts[EXCESS])
-    return max(0, profile.tree[1, LARGEST] - limit)
+    return int(max(0, profile.tree[1, LARGEST] - limit))
 
 
 @kernel(PROFILE, INT)

@@ -32,7 +32,7 @@ class Kind:
         Whether it comes down to the limit step by step.
     warm
         While nothing fits, it may raise what is above the limit by about so many tensors of mean
-        size.
+        size, where that is summed.
     """
 
     thorough: float
@@ -60,8 +60,7 @@ _LARGE = (
 )
 _SMALL_OPS = 300
 
-# Up to so many ops, bytes above the limit count at every run while nothing fits. The sum goes over
-# all slots of a range.
+# Up to so many ops, bytes above the limit can count at every run.
 _SUMMED_OPS = 2500
 
 _COLD = 0.02  # at the end of a round, of the start
@@ -94,6 +93,8 @@ class GraphWalker:
         Temperature of the peak at the beginning of every round, for as long as nothing fits.
     least_runs, least_bytes
         The schedule of the least peak, for as long as none fits.
+    warmer
+        So many times that, where what is above the limit is summed.
     steps_down, aim_bytes
         Whether the walker comes down to the limit step by step, and the step that it is at.
     on_the_way
@@ -114,6 +115,7 @@ class GraphWalker:
     idle: int = 0
     steps_down: bool = False
     aim_bytes: int = 2**62
+    warmer: float = 1.0
 
     @classmethod
     def of(
@@ -136,17 +138,16 @@ class GraphWalker:
         mean_s = graph.store_all_s / graph.num_ops
         price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s, 0.0])
         sizes = graph.arrays.tensor_bytes
-        summed = graph.num_ops <= _SUMMED_OPS
-        warm = kind.warm if summed else _WARM
         best_runs = np.zeros(profile.run.shape[0], np.int64)
         walker = cls(
             packed,
             profile,
-            Rules(limit, kind.thorough, price, summed),
+            Rules(limit, kind.thorough, price),
             Found(best_runs, np.array([np.inf, 0.0])),
             Found(best_runs, np.array([np.inf, 0.0])),
             hot_s=kind.hot * mean_s or 1e-12,
-            warm_bytes=warm * float(sizes.sum()) / max(1, sizes.size),
+            warm_bytes=_WARM * float(sizes.sum()) / max(1, sizes.size),
+            warmer=kind.warm / _WARM,
             evictions_left=_EVICTIONS_PER_OP * graph.num_ops if kind.greedy else 0,
             steps_down=kind.steps_down,
         )
@@ -165,6 +166,16 @@ class GraphWalker:
     @property
     def rank(self) -> tuple[int, float]:
         return (0, self.best_s) if self.found.best[1] else (1, float(self.least_bytes))
+
+    def sum_excess(self) -> None:
+        """From now on, and while nothing fits, bytes above the limit count at every run.
+
+        The largest graphs are left to the peak, because the sum goes over all slots of a range.
+        """
+        if self.profile.ends.shape[0] > _SUMMED_OPS or self.rules.summed:
+            return
+        self.rules = replace(self.rules, summed=True)
+        self.warm_bytes *= self.warmer
 
     def begin(self, number: int) -> None:
         """Begin a round at its temperature; the next one begins cooler."""
