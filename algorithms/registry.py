@@ -302,7 +302,7 @@ PLANNERS: dict[str, PlannerInfo] = {
         PlannerInfo(
             "cuts",
             ("graph",),
-            "evicts what its lower bound evicts at the tightest ops; proven where that fits",
+            "evicts what its lower bound evicts at the tightest ops, and repairs what does not fit",
             "schedsim",
             "MILPs of O(n + e) variables per cut",
             "fixed order, or any schedule with order='free', where its schedule fits",

@@ -9,7 +9,7 @@ from schedsim.kernels.compiled import kernel_for as kernel
 from schedsim.kernels.record import Ints, Reals, Record
 
 from ._last_reads import first_out, next_read, run_before
-from ._live_bytes import max_range, peak_slot
+from ._live_bytes import excess_over, max_range, next_over, peak_slot, sum_excess
 from ._memory_profile import store_runs
 from ._moves import (
     MAX_INSERTED,
@@ -25,11 +25,11 @@ from ._packed_graph import FIXED, NTH, PACKED_GRAPH, PRODUCER, READS, SIZE, WRIT
 from ._profile_edits import undo_edits
 from ._profile_record import (
     BOOL,
+    EXCESS,
     EXTRA,
     EXTRA_AT,
     FIRST,
     INT,
-    LARGEST,
     LAST,
     NUM_EDITS,
     NUM_EXTRA,
@@ -39,10 +39,14 @@ from ._profile_record import (
     PROFILE,
     REAL,
     SLOT,
+    SUMMED,
     WORK,
     Profile,
     random_unit,
 )
+
+# Where bytes above the limit are summed, that share of evictions looks elsewhere than at the peak.
+_AWAY = 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +64,15 @@ class Rules(Record):
         Seconds per byte above `limit`, raised while the peak is above the limit and lowered while
         it is within; then the least and the largest value of that price; then bytes: for as long as
         nothing fits, the temperature is no lower than the price of these.
+    summed : bool
+        Whether bytes above the limit count at every run, for as long as nothing fits, and not at
+        the peak alone.
     """
 
     limit: int
     thorough: float
     price: Reals
+    summed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +224,14 @@ def evict_sampled(
     return False
 
 
+@kernel(PROFILE)
+def crowded_slot(profile: Profile) -> int:
+    """The peak; where bytes above the limit are summed, more often any slot above it."""
+    if profile.counts[SUMMED] and profile.counts[EXCESS] and random_unit(profile) < _AWAY:
+        return next_over(profile, random_below(profile, profile.counts[NUM_SLOTS]))
+    return peak_slot(profile)
+
+
 @kernel(PACKED_GRAPH, PROFILE, INT, INT, REAL, REAL)
 def is_hopeless(
     packed: PackedGraph, profile: Profile, run: int, limit: int, price_s: float, at_most_s: float
@@ -265,7 +281,10 @@ def anneal(
     `most_work`.
     """
     limit, price, best = rules.limit, rules.price, found.best
-    excess = max(0, profile.tree[1, LARGEST] - limit)
+    profile.counts[SUMMED] = 0
+    if rules.summed and best[1] == 0.0:
+        sum_excess(profile, limit)
+    excess = excess_over(profile, limit)
     for move in range(num_moves):
         if profile.counts[WORK] >= most_work:
             return move
@@ -301,7 +320,7 @@ def anneal(
         elif profile.free and random_unit(profile) < 0.4:
             moved = shift_any(packed, profile)
         elif kind < 0.4:
-            slot = peak_slot(profile)
+            slot = crowded_slot(profile)
             moved = evict_sampled(packed, profile, slot, limit, allowed_s)
         elif kind < 0.75:
             run = random_extra(profile)
@@ -317,7 +336,7 @@ def anneal(
             moved = run >= 0 and shift(packed, profile, run)
         else:
             moved = advance_reader(packed, profile, peak_slot(profile))
-        after = max(0, profile.tree[1, LARGEST] - limit)
+        after = excess_over(profile, limit)
         if not moved or profile.total_s[0] + price[0] * after > allowed_s:
             undo_edits(packed, profile, 0)
             profile.total_s[0] = before_s
@@ -326,6 +345,7 @@ def anneal(
         if excess == 0 and profile.total_s[0] < best[0] * (1.0 - 1e-12):
             best[0] = profile.total_s[0]
             best[1] = store_runs(packed, profile, found.runs)
+            profile.counts[SUMMED] = 0
     return num_moves
 
 

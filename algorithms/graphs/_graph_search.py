@@ -53,6 +53,11 @@ _FIRST_MEETING = 0.1
 # ops the others are in time, and where memory is tight they need all of the work.
 _SLOW_OPS, _SCOUTED, _SCOUT_WARM = 3000, 0.06, 0.2
 
+# From so many ops on, where no walker fits at first, bytes above the limit are summed over all runs
+# from the beginning, and half of the walkers go on where none fits when they meet; on fewer ops,
+# only from the second meeting on. Where plans are found without the sum, it makes them no better.
+_SUMMED_FROM = 500
+
 # More than any schedule takes, and finite.
 _ANY_S = 1e300
 
@@ -100,6 +105,8 @@ class GraphSearch:
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
         self.scout: GraphWalker | None = None
+        # After this meeting without a plan, bytes above the limit are summed.
+        self._met_in_vain = 0 if graph.num_ops >= _SUMMED_FROM else 1
 
     def run(self, starts: Sequence[Schedule]) -> None:
         """Search until the effort is spent, or nothing better can be found."""
@@ -234,6 +241,9 @@ class GraphSearch:
     ) -> None:
         """Rounds of walkers; one on the lean schedule of `lines` joins where none fits at first."""
         active = list(self.walkers)
+        if self._met_in_vain == 0 and self._none_fits():
+            for walker in active:
+                walker.sum_excess()
         num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
         # In the first round the walkers meet on the way, to take in the bound and to learn what
         # fits.
@@ -245,8 +255,7 @@ class GraphSearch:
         lean = None
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
-                active = sorted(active, key=lambda walker: walker.rank)
-                active = active[: max(few, len(active) // 2)]
+                active = self._fewer(active, 1 if self._none_fits() else few)
             if at > 1:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
@@ -258,6 +267,11 @@ class GraphSearch:
             if lean is not None:
                 active += self._begin_lean(pool, lean)
                 lean = None
+            if at == self._met_in_vain and self._none_fits():
+                # What is hard to fit takes long annealings, warm ones and cool ones.
+                active = [*self._fewer(active[::2], 1), *self._fewer(active[1::2], 1)]
+                for walker in active:
+                    walker.sum_excess()
             if at == 0 and self._none_fits():
                 lean = pool.submit(partial(self._find_lean, lines))
             if at and self.effort.counted:
@@ -271,6 +285,10 @@ class GraphSearch:
                 if lean is not None:
                     self.lean = pool.wait(lean)
                 return
+
+    def _fewer(self, active: list[GraphWalker], few: int) -> list[GraphWalker]:
+        """The better half, and at least `few`."""
+        return sorted(active, key=lambda walker: walker.rank)[: max(few, len(active) // 2)]
 
     def _join(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
         """Wait for the bound, so that its result comes in at the same place every time."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from schedsim.kernels.compiled import kernel_for as kernel
 
 from ._last_reads import first_out, shared_bytes
-from ._live_bytes import EMPTY
+from ._live_bytes import EMPTY, sum_excess
 from ._packed_graph import (
     NTH,
     PACKED_GRAPH,
@@ -40,6 +40,7 @@ from ._profile_record import (
     KEPT,
     LARGEST,
     LAST,
+    LIMIT,
     NEXT,
     NUM_EDITS,
     NUM_EXTRA,
@@ -52,6 +53,7 @@ from ._profile_record import (
     PROFILE,
     SLOT,
     SPARE,
+    SUMMED,
     WORK,
     Profile,
 )
@@ -83,7 +85,8 @@ def make_profile(
         ends=np.full((num_ops + 2, 2), -1, np.int64),
         tree=np.zeros((2 * num_slots, 2), np.int64),
         journal=np.zeros((65536, 3), np.int64),
-        counts=np.zeros(8, np.int64),
+        counts=np.zeros(10, np.int64),
+        live=np.zeros(num_slots, np.int64),
         total_s=np.zeros(1),
         scratch=np.zeros((4, 64 * most_reads + 1024), np.int64),
         random=np.array([(seed * 0x9E3779B97F4A7C15 + 0x1234567) % 2**64], np.uint64),
@@ -204,6 +207,8 @@ def rebuild(packed: PackedGraph, profile: Profile) -> None:
             profile.tree[2 * node, LARGEST], profile.tree[2 * node + 1, LARGEST]
         )
         profile.tree[node, ADDED] = 0
+    if profile.counts[SUMMED]:
+        sum_excess(profile, profile.counts[LIMIT])
     profile.counts[NUM_REBUILDS] += 1
     profile.counts[WORK] += num_slots // 2
 

@@ -12,6 +12,7 @@ from schedsim.kernels.record import Ints, RandomState, Reals, Record, Table
 
 # Entries of `Profile.counts`.
 NUM_SPARE, NUM_EDITS, NUM_SLOTS, NUM_EXTRA, NUM_REBUILDS, PER_RUN, WORK = range(7)
+LIMIT, EXCESS, SUMMED = range(7, 10)
 
 WORK_PER_UNIT = 56_000_000.0
 """Steps counted in ``counts[WORK]`` that one core does in about a second, a unit of effort, on a
@@ -44,9 +45,12 @@ class Profile(Record):
         Largest live bytes below a node, and what was added to all slots below it.
     journal : (most_edits, 3)
         Kind of edit, run or op, the run that follows.
-    counts : (8,)
+    counts : (10,)
         Among them `WORK`, which only grows: ranges added to and looked at, readers and candidates
-        visited. It measures what a move costs, and is equal on every machine.
+        visited. It measures what a move costs, and is equal on every machine. And, where `SUMMED`
+        is 1, `EXCESS`: the bytes above `LIMIT`, summed over all runs.
+    live : (num_slots,)
+        The values of the tree's leaves, where `SUMMED` is 1.
     total_s : (1,)
     scratch : (4, any)
         Stacks of the moves.
@@ -62,6 +66,7 @@ class Profile(Record):
     tree: Table
     journal: Table
     counts: Ints
+    live: Ints
     total_s: Reals
     scratch: Table
     random: RandomState

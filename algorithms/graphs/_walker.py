@@ -30,16 +30,22 @@ class Kind:
         Whether it begins with the greedy repair.
     steps_down
         Whether it comes down to the limit step by step.
+    warm
+        While nothing fits, it may raise what is above the limit by about so many tensors of mean
+        size, where that is summed.
     """
 
     thorough: float
     hot: float
     greedy: bool = False
     steps_down: bool = False
+    warm: float = 0.5
 
 
 # Which is better depends on the graph: the walkers take them in turn. On large graphs a greedy
 # eviction costs as much as hundreds of small moves, which bring a schedule within the limit sooner.
+# While nothing fits, a fifth of the warmth is too cold on graphs in which one op needs most of the
+# budget, twice of it too hot on others; some tight limits are met by much warmer walkers alone.
 _SMALL = (
     Kind(0.3, 0.5, greedy=True),
     Kind(0.005, 0.5, steps_down=True),
@@ -48,15 +54,17 @@ _SMALL = (
 )
 _LARGE = (
     Kind(0.005, 1.0),
-    Kind(0.005, 0.5, steps_down=True),
+    Kind(0.005, 0.5, steps_down=True, warm=4.0),
     Kind(0.02, 1.0, greedy=True),
-    Kind(0.005, 2.0, steps_down=True),
+    Kind(0.005, 2.0, steps_down=True, warm=4.0),
 )
 _SMALL_OPS = 300
 
+# Up to so many ops, bytes above the limit can count at every run.
+_SUMMED_OPS = 2500
+
 _COLD = 0.02  # at the end of a round, of the start
-# While nothing fits, a walker may raise the peak by about so many tensors of mean size; a fifth of
-# it is too cold on graphs in which one op needs most of the budget, twice of it too hot on others.
+# The warmth of all walkers where the peak alone counts.
 _WARM = 0.5
 # While nothing fits, walkers that step down aim at a limit so much below the peak that they have
 # come to. Far above the limit, a move would find no room for anything that it keeps.
@@ -85,6 +93,8 @@ class GraphWalker:
         Temperature of the peak at the beginning of every round, for as long as nothing fits.
     least_runs, least_bytes
         The schedule of the least peak, for as long as none fits.
+    warmer
+        So many times that, where what is above the limit is summed.
     steps_down, aim_bytes
         Whether the walker comes down to the limit step by step, and the step that it is at.
     on_the_way
@@ -105,6 +115,7 @@ class GraphWalker:
     idle: int = 0
     steps_down: bool = False
     aim_bytes: int = 2**62
+    warmer: float = 1.0
 
     @classmethod
     def of(
@@ -136,6 +147,7 @@ class GraphWalker:
             Found(best_runs, np.array([np.inf, 0.0])),
             hot_s=kind.hot * mean_s or 1e-12,
             warm_bytes=_WARM * float(sizes.sum()) / max(1, sizes.size),
+            warmer=kind.warm / _WARM,
             evictions_left=_EVICTIONS_PER_OP * graph.num_ops if kind.greedy else 0,
             steps_down=kind.steps_down,
         )
@@ -154,6 +166,16 @@ class GraphWalker:
     @property
     def rank(self) -> tuple[int, float]:
         return (0, self.best_s) if self.found.best[1] else (1, float(self.least_bytes))
+
+    def sum_excess(self) -> None:
+        """From now on, and while nothing fits, bytes above the limit count at every run.
+
+        The largest graphs are left to the peak, because the sum goes over all slots of a range.
+        """
+        if self.profile.ends.shape[0] > _SUMMED_OPS or self.rules.summed:
+            return
+        self.rules = replace(self.rules, summed=True)
+        self.warm_bytes *= self.warmer
 
     def begin(self, number: int) -> None:
         """Begin a round at its temperature; the next one begins cooler."""

@@ -7,7 +7,14 @@ import pytest
 from schedsim.algorithms.graphs._live_bytes import max_range, peak_slot
 from schedsim.algorithms.graphs._memory_profile import store_runs
 from schedsim.algorithms.graphs._packed_graph import PackedGraph
-from schedsim.algorithms.graphs._profile_record import LARGEST, OP, Profile
+from schedsim.algorithms.graphs._profile_record import (
+    EXCESS,
+    LARGEST,
+    LIMIT,
+    OP,
+    SUMMED,
+    Profile,
+)
 
 from schedsim import Graph, Schedule, simulate
 
@@ -40,5 +47,8 @@ def check(graph: Graph, packed: PackedGraph, profile: Profile) -> list[int]:
         assert (np.array(ours) >= simulation.memory_bytes).all()
     assert profile.tree[1, LARGEST] + graph.static_bytes == max(ours)
     assert profile.slot_run[peak_slot(profile)] >= 0
+    if profile.counts[SUMMED]:
+        over = np.array(ours) - graph.static_bytes - profile.counts[LIMIT]
+        assert profile.counts[EXCESS] == over[over > 0].sum()
     assert profile.total_s[0] == pytest.approx(simulation.makespan_s)
     return runs.tolist()

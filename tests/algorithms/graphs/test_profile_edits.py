@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from chains import random_graph
 from profile_checks import check, exact
+from schedsim.algorithms.graphs._live_bytes import sum_excess
 from schedsim.algorithms.graphs._memory_profile import make_profile
 from schedsim.algorithms.graphs._packed_graph import FIXED, PackedGraph, pack_graph
 from schedsim.algorithms.graphs._profile_edits import can_edit, insert_run, remove_run, undo_edits
 from schedsim.algorithms.graphs._profile_record import (
     EXTRA,
     FIRST,
+    LARGEST,
     NUM_EDITS,
     NUM_EXTRA,
     NUM_REBUILDS,
@@ -34,6 +36,8 @@ def test_edits_agree_with_the_simulator(block):
         profile = make_profile(packed, np.arange(graph.num_ops), room=1.0)
         for _ in range(6):
             profile.counts[NUM_EDITS] = 0
+            if rng.random() < 0.3:
+                sum_excess(profile, int(rng.integers(profile.tree[1, LARGEST] + 1)))
             before = check(graph, packed, profile)
             for _ in range(int(rng.integers(1, 8))):
                 edit(rng, graph, packed, profile)
@@ -64,6 +68,7 @@ def test_crowded_slots_are_made_room_in():
     profile = make_profile(packed, np.arange(12), room=1.0)
     again = next(op for op in range(12) if not packed.op[op, FIXED])
     follower = int(profile.ends[again + 1, FIRST])
+    sum_excess(profile, 5)
     while can_edit(profile):
         insert_run(packed, profile, again, follower)
     assert profile.counts[NUM_REBUILDS] > 1

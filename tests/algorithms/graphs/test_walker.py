@@ -60,3 +60,26 @@ def test_a_walker_comes_down_step_by_step():
     found = simulate(graph, Schedule(graph.op_names, walker.best_runs))
     assert found.peak_bytes <= budget
     assert found.makespan_s == pytest.approx(walker.best_s)
+
+
+def test_what_is_above_the_limit_counts_at_every_run():
+    """A plan where the peak alone shows no way down: many runs share it, a move lowers one."""
+    graph = layered(500, 1)
+    budget = int(0.4 * peak_of(graph))
+    plan = local_search(graph, budget, effort=1.2)
+    assert plan.feasible
+    assert simulate(graph, plan.schedule).peak_bytes <= budget
+
+
+def test_the_sum_is_for_walkers_of_up_to_thousands_of_ops():
+    """Asked for twice, a walker warms once; a large graph keeps to the peak."""
+    warmth = {}
+    for num_ops in (30, 2600):
+        graph = layered(num_ops)
+        packed, line = pack_graph(graph.arrays), np.arange(graph.num_ops)
+        walker = GraphWalker.of(graph, packed, line, number=1, seed=0, rules=(10, False))
+        walker.warmer, before = 3.0, walker.warm_bytes
+        walker.sum_excess()
+        walker.sum_excess()
+        warmth[num_ops] = walker.rules.summed, walker.warm_bytes / before
+    assert warmth == {30: (True, 3.0), 2600: (False, 1.0)}
