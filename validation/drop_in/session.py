@@ -20,6 +20,7 @@ from ..compiled.group import Groups
 from ..dry_cuda import has_values
 from ..guards.plan_variants import ReplannedWarning
 from ..measure.allocator import NO_BLOCKS
+from ..torch_private.skipped_frames import breaks_so_far
 from ..torch_private.storage_refs import weakly
 from .drop_in_options import DropInOptions
 from .held_state import HeldState
@@ -77,6 +78,7 @@ class Session(ABC):
         self._recorder = StepRecorder(self._step, self._end_record)
         self._optimizers = OptimizerSteps(held, self._resident.around_bytes)
         self._forgotten = Forgotten()
+        self._breaks_before = breaks_so_far()
 
     # -- around what runs -------------------------------------------------------------------------
 
@@ -124,6 +126,11 @@ class Session(ABC):
         Several ranks would have to trace together, and Inductor's steps round differently anyway.
         """
         return not (self.options.compile or self.is_distributed)
+
+    @property
+    def has_broken(self) -> bool:
+        """Whether Dynamo has broken a trace since this session began."""
+        return breaks_so_far() != self._breaks_before
 
     @property
     def is_distributed(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from schedsim.validation.torch_private.dynamo_graphs import (
+    ends_at_break,
     input_names,
     numbers_in_tensors,
     replaced_inputs,
@@ -104,3 +105,20 @@ def test_an_input_that_gets_other_data_is_named():
     assert torch.compile(give, backend=backend)(x, y).tolist() == [2.0, 2.0]
     assert seen == [["L['x']"]]
     torch._dynamo.reset()
+
+
+def test_a_graph_knows_whether_it_ends_at_a_break():
+    ends = []
+
+    def backend(graph_module, inputs):
+        ends.append(ends_at_break(graph_module))
+        return graph_module.forward
+
+    def broken(x):
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos()
+
+    torch._dynamo.reset()
+    torch.compile(broken, backend=backend)(torch.ones(3))
+    assert ends == [True, False]
