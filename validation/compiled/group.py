@@ -15,8 +15,8 @@ from ..torch_private import inductor_calls as inductor
 from ..torch_private.fake_tensors import fake_mode
 from ..user_warnings import warn_user
 from .aligned_calls import AlignedCalls
+from .draws_by_op import Layout, with_compiled_draws
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 Trial = tuple[str, tuple[int, ...]]
 
 
@@ -92,10 +92,17 @@ class FusedGroup:
         return _begun(self.compile, self.inputs)
 
     def run_by_op(self) -> None:
-        """Run the ops one by one from now on, under a name of its own: it takes other bytes."""
+        """Run the ops one by one from now on, under a name of its own: it takes other bytes.
+
+        Raises
+        ------
+        Exception
+            That of inductor, where it does not compile what the group draws from a seed.
+        """
+        calls = with_compiled_draws(self.calls, self.inputs)
         self.by_op = True
         self.__name__ = f"{self.__name__}_by_op"
-        self._compiled = lambda tensors: self.uncompiled(*tensors)
+        self._compiled = lambda tensors: self._made_by(calls, tensors)
 
     def compiled_as(self, function: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
         """`function` of the group's arguments, compiled for their layouts."""
@@ -111,8 +118,11 @@ class FusedGroup:
 
     def uncompiled(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         """The outputs of the group, computed op by op."""
+        return self._made_by(self.calls, tensors)
+
+    def _made_by(self, calls: Sequence[Call], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         held: dict[int, Any] = dict(enumerate(tensors))
-        for call in self.calls:
+        for call in calls:
             made = call.target(
                 *map_refs(call.args, lambda v: held[v]),
                 **map_refs(call.kwargs, lambda v: held[v]),
@@ -199,7 +209,7 @@ class Groups:
         Raises
         ------
         Exception
-            That of inductor, where it compiles nothing.
+            That of inductor, where it compiles nothing, or does not compile a draw from a seed.
         """
         begun: list[tuple[FusedGroup, OverwritingGroup | None, list[Callable[[], None]]]] = []
         failed: list[tuple[FusedGroup, Exception]] = []

@@ -122,7 +122,7 @@ class _Joiner:
         """The op that stands for runs `begin` to `end`; -1 where they are better apart."""
         program = self.program
         calls = [program.calls[self.ops[run]] for run in self.runs[begin:end]]
-        if not all(isinstance(call.target, FusedGroup) and not call.tokens for call in calls):
+        if not all(_is_compiled(call) and not call.tokens for call in calls):
             return -1
         if len({call.phase == "backward" for call in calls}) > 1:
             return -1
@@ -180,3 +180,7 @@ class _Joiner:
         self.parts[op] = runs
         self.workspace[op] = workspace
         return op
+
+
+def _is_compiled(call: Call) -> bool:
+    return isinstance(call.target, FusedGroup) and not call.target.by_op

@@ -17,6 +17,7 @@ from ..guards.plan_variants import PlainStepWarning
 from ..torch_private.dynamo_graphs import (
     as_function,
     checkpointed_writes,
+    ends_at_break,
     input_names,
     replaced_inputs,
     unpack_at_once,
@@ -164,6 +165,11 @@ class _Frames:
         self._breaks: dict[str, int] = {}
         self._skipped: list[tuple[CodeType, str]] = []
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether Dynamo has given a function up in this call, and traces what that one calls."""
+        return bool(self._skipped)
+
     def begins(self, _frame: FrameType) -> None:
         """Dynamo shall trace recurrent layers, which `keep_layers_whole` takes as one op each."""
         self._breaks = breaks_so_far()
@@ -253,6 +259,9 @@ def _part_of_fixed_sizes(
             name = f"part{len(session.parts)}" if session.parts else "step"
             lacking = [i for i, its in (strides or {}).items() if its is None]
             part = TracedPart(session, found, name, compiled=compiled, lacking=lacking)
+            part.is_followed = (
+                session.has_broken or _frames.is_given_up or ends_at_break(graph_module)
+            )
             session.add(part)
             made.append(part)
             return part

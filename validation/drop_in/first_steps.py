@@ -17,11 +17,18 @@ _LOSS_BYTES = 8
 
 
 class FirstSteps:
-    """A frugal schedule for each part, until a whole step was measured."""
+    """A frugal schedule for each part, until a whole step was measured.
+
+    Attributes
+    ----------
+    roomy
+        Refused part -> the least budget with room for what the loop may do with its outputs.
+    """
 
     def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
         self._known, self._search = known, search
         self._numbers: dict[int, int] = {}
+        self.roomy: dict[int, int] = {}
 
     def clear(self) -> None:
         """Forget all schedules: what they were made for was not so."""
@@ -91,6 +98,7 @@ class FirstSteps:
         if plan.schedule is None:
             beside = 0 if part.outputs.root_bytes else _LOSS_BYTES
             name = part.name + part.sizes.in_words(binding)
+            self.roomy[index] = roomy or 0
             raise infeasible(steps, name, plan, roomy, beside)
         steps.plan = plan
         number = self._numbers[index] = part.add(plan.schedule)

@@ -72,6 +72,12 @@ class LocalSession(Session):
         self.plans.small.is_compared = True
 
     @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around a forward of the whole model, at whose end all of its graphs are known."""
+        yield
+        self.plans.refusals.tell()
+
+    @contextmanager
     def rehearsing(self) -> Iterator[None]:
         """Mark the block as no step of the loop; it may come in the middle of a step."""
         resident_bytes = self.plans.known.resident_bytes
@@ -167,6 +173,7 @@ class LocalSession(Session):
         self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
     ) -> None:
         """The backward half of a call of `part` is about to run, with the gradients `given`."""
+        self.plans.refusals.tell()
         number = self._step.calls.number_of(header)
         if number >= 0 and not self.is_rehearsing:
             call = self._step.calls.rows[number]

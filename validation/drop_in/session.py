@@ -19,6 +19,7 @@ from ..compiled.group import Groups
 from ..dry_cuda import has_values
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import NO_BLOCKS
+from ..torch_private.skipped_frames import breaks_so_far
 from ..torch_private.storage_refs import weakly
 from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
@@ -85,6 +86,7 @@ class Session(ABC):
         self.awaits_call = False
         self._optimizers = OptimizerSteps(held, self._resident.around_bytes, self.is_trained)
         self._forgotten = Forgotten()
+        self._breaks_before = breaks_so_far()
 
     # -- around what runs -------------------------------------------------------------------------
 
@@ -132,6 +134,11 @@ class Session(ABC):
         Several ranks would have to trace together, and Inductor's steps round differently anyway.
         """
         return not (self.options.compile or self.is_distributed)
+
+    @property
+    def has_broken(self) -> bool:
+        """Whether Dynamo has broken a trace since this session began."""
+        return breaks_so_far() != self._breaks_before
 
     @property
     def is_distributed(self) -> bool:

@@ -11,6 +11,7 @@ from schedsim.errors import InfeasibleBudgetError
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
+from .first_refusals import FirstRefusals
 from .first_steps import FirstSteps
 from .known_steps import KnownSteps
 from .line_steps import LineSteps
@@ -49,6 +50,8 @@ class StepPlans:
         What the plans count.
     small : SmallGroups
         Which parts of compiled steps run in small groups.
+    refusals : FirstRefusals
+        Refusals of graphs of the first forward, until all of its graphs are known.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class StepPlans:
         self._lines = LineSteps(self.known, search)
         self._sizes = OtherSizes(self.known, parts, search)
         self.small = SmallGroups(parts, self._part_is_replaced)
+        self.refusals = FirstRefusals(self.known, parts, self._first, search)
         self._search = search
         self._num_grown = 0
         self._chosen: dict[tuple[Key, Binding], int] = {}
@@ -115,6 +119,7 @@ class StepPlans:
         passing_bytes
             Bytes of results of earlier steps, beside these, until the first backward.
         """
+        self.refusals.tell()
         if self._sizes.take_up():
             self._chosen.clear()
         growth = self.known.see_resident(resident_bytes, passing_bytes)
@@ -209,9 +214,12 @@ class StepPlans:
         known.see_sizes(key[0], binding)
         if key not in known.numbers:
             known.resident_bytes = max(known.resident_bytes, resident_bytes())
-            return self.small.or_small(
-                key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
-            )
+            try:
+                return self.small.or_small(
+                    key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
+                )
+            except InfeasibleBudgetError as error:
+                return self.refusals.put_off(error, key[0], binding, earlier_bytes)
         if not binding:
             return known.numbers[key]
         at = (key, binding)

@@ -63,6 +63,8 @@ class TracedPart(PlannedPart):
         What runs backwards whose gradients come in other forms; ``None`` where nothing does.
     has_small_groups
         Whether it runs in small groups, in the place of the part that autograd calls.
+    is_followed
+        Whether other graphs of the same call may follow, because Dynamo breaks its trace.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class TracedPart(PlannedPart):
                 program = fused_where_it_works(program, name, session.groups)
         super().__init__(joint, program, name, session.options.keep, lacking)
         self.session, self.has_small_groups = session, has_small_groups
+        self.is_followed = False
         self.code = PartCode(joint, program, self.sizes.names, compiled=compiled)
         self._small: TracedPart | None = None
         self._runs_small = False
@@ -116,6 +119,7 @@ class TracedPart(PlannedPart):
                 has_small_groups=True,
             )
             self._small.backward_place = self.backward_place
+            self._small.is_followed = self.is_followed
             self._small.layouts, self._small.makes_zeros = self.layouts, self.makes_zeros
         self._runs_small = True
         self._small.uses_as(self)

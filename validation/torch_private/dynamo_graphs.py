@@ -46,6 +46,12 @@ def dynamo_graph(
     return graph
 
 
+def ends_at_break(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether Dynamo's graph ends where its trace breaks, so that code and graphs may follow."""
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    return bool(getattr(reason, "graph_break", False))
+
+
 def unpack_at_once(graph_module: torch.fx.GraphModule) -> int:
     """Let one ``unbind`` make what Python unpacks or iterates over, as in eager mode.
 

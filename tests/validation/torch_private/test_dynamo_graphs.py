@@ -7,6 +7,7 @@ import torch
 from schedsim.validation.torch_private.dynamo_graphs import (
     as_function,
     checkpointed_writes,
+    ends_at_break,
     input_names,
     numbers_in_tensors,
     replaced_inputs,
@@ -149,3 +150,20 @@ def test_a_graph_as_a_function_prints_nothing_where_it_raises(capfd):
     with pytest.raises(RuntimeError, match="not positive-definite"):
         seen[0](-torch.eye(2))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_graph_knows_whether_it_ends_at_a_break():
+    ends = []
+
+    def backend(graph_module, inputs):
+        ends.append(ends_at_break(graph_module))
+        return graph_module.forward
+
+    def broken(x):
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos()
+
+    torch._dynamo.reset()
+    torch.compile(broken, backend=backend)(torch.ones(3))
+    assert ends == [True, False]

@@ -1,0 +1,100 @@
+"""Refusals in the first forward name a budget for all of its graphs."""
+
+from __future__ import annotations
+
+import gc
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+
+
+class Layer(nn.Module):
+    """A layer whose parameters are known when its graph comes."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Broken(nn.Module):
+    """Layers with a break behind each, in one function or in a loop, which Dynamo gives up."""
+
+    def __init__(self, in_loop: bool) -> None:
+        super().__init__()
+        self.one, self.two, self.three = Layer(), Layer(), Layer()
+        self.in_loop = in_loop
+
+    def forward(self, x):
+        if self.in_loop:
+            for layer in (self.one, self.two, self.three):
+                x = layer(x)
+                torch._dynamo.graph_break()
+            return x
+        x = self.one(x)
+        torch._dynamo.graph_break()
+        return self.three(self.two(x))
+
+
+def by_backend(model, x, budget):
+    """The model with a budget."""
+    options = {"budget": budget, "effort": 0.2, "extra_bytes": storage_bytes([x])}
+    return torch.compile(model, backend="schedsim", options=options)
+
+
+def in_place(model, x, budget):
+    """The model with a budget."""
+    extra = storage_bytes([x])
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2, extra_bytes=extra)
+    return model
+
+
+def peak_within(make, in_loop, budget):
+    """The measured peak of a loop's later steps."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = Broken(in_loop), torch.randn(128, 32)
+    target = torch.randn(128, 32)
+    module = make(model, x, budget)
+
+    def step():
+        nn.functional.mse_loss(module(x), target).backward()
+        model.zero_grad()
+
+    for _ in range(4):
+        step()
+    [reading] = AllocatorMeter().read(step)
+    return storage_bytes([list(model.parameters()), x, target]) + reading.peak_bytes
+
+
+def named_for(make, in_loop):
+    """The budget that the refusal of a tiny one names, whose traceback holds graphs."""
+    with pytest.raises(InfeasibleBudgetError, match=r"the first forward, of \d graphs") as refused:
+        peak_within(make, in_loop, 1000)
+    return int(re.search(r"budget=(\d+)", refused.value.hint)[1])
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+@pytest.mark.parametrize("make", [by_backend, in_place])
+def test_the_budget_that_a_first_refusal_names_is_enough_for_all_graphs(make, in_loop):
+    budget = named_for(make, in_loop)
+    gc.collect()
+    assert peak_within(make, in_loop, budget) <= budget
+
+
+def test_a_graph_that_no_other_follows_is_refused_before_it_runs():
+    torch._dynamo.reset()
+    x = torch.randn(128, 32)
+    module = by_backend(Layer(), x, 1000)
+    with pytest.raises(InfeasibleBudgetError, match="step does not fit"):
+        module(x)
