@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from schedsim.errors import SchedsimError
+
 from ..block_level.repeated_forward import PYTHON, RandomState
 from ..torch_private.pytrees import tree_leaves
 from .saved_elsewhere import saved_elsewhere
@@ -52,6 +54,8 @@ class FailedForwards:
         before = RandomState.now(_devices_of(arguments))
         try:
             return self._call(*arguments)
+        except SchedsimError:  # it is refused, and has not run
+            raise
         except torch.OutOfMemoryError:
             session.say_undone("ran out of memory, and all that it had changed is as before it")
             raise

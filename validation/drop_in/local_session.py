@@ -74,7 +74,11 @@ class LocalSession(Session):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Around a forward of the whole model, at whose end all of its graphs are known."""
-        yield
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            self.plans.refusals.tell()  # which names a budget that works
+            raise
         self.plans.refusals.tell()
 
     @contextmanager

@@ -98,3 +98,27 @@ def test_a_graph_that_no_other_follows_is_refused_before_it_runs():
     module = by_backend(Layer(), x, 1000)
     with pytest.raises(InfeasibleBudgetError, match="step does not fit"):
         module(x)
+
+
+@torch._dynamo.disable
+def out_of_memory(x):
+    raise torch.OutOfMemoryError("made up")
+
+
+class Large(nn.Module):
+    """Two layers, between which memory runs out."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = Layer(), Layer()
+
+    def forward(self, x):
+        return self.two(out_of_memory(self.one(x)))
+
+
+def test_a_first_forward_that_runs_out_of_memory_is_refused_with_a_budget():
+    """Its graphs run on over the budget, so that all become known."""
+    torch._dynamo.reset()
+    with pytest.raises(InfeasibleBudgetError, match="does not fit") as refused:
+        in_place(Large(), torch.randn(128, 32), 1000)
+    assert "budget=" in refused.value.hint
