@@ -51,8 +51,8 @@ def timed(spent: dict[str, float], phase: str, function: Callable[..., Any]) -> 
 
 def phases(num_layers: int) -> None:
     """Print a row for a model of `num_layers`."""
-    from schedsim.validation import plan_maker, step_capture, step_planning
     from schedsim.validation.targets import load_target
+    from schedsim.validation.whole_step import plan_maker, step_capture, step_planning
 
     import schedsim
 

@@ -75,8 +75,8 @@ def row_of(name: str, way: str, kind: str) -> dict[str, Any]:
     import torch
     from schedsim.validation.drop_in import backend
     from schedsim.validation.drop_in.in_place import session_in
-    from schedsim.validation.drop_in.step_plans import StepPlans
-    from schedsim.validation.drop_in.traced_part import TracedPart
+    from schedsim.validation.drop_in.parts.traced_part import TracedPart
+    from schedsim.validation.drop_in.plans.step_plans import StepPlans
     from schedsim.validation.measure import AllocatorMeter, storage_bytes
 
     import schedsim

@@ -15,24 +15,24 @@ from schedsim.files.document import load
 from schedsim.plans.plan import Plan
 from schedsim.plans.setting import refuse_levels
 
-from .belonging import captured_for
 from .capture.skeleton import refuse_foreign
-from .captured_step import CapturedStep
 from .drop_in.drop_in_options import DropInOptions
 from .drop_in.in_place import in_place, session_in
 from .environment import resolve_device
 from .ranks import ALONE, Ranks, ranks_of
 from .ranks.wrappers import inside, refuse_wrapped
 from .rematerialized import Rematerialized
-from .step_capture import capture_step
-from .step_inputs import check_inputs_in_place, check_step_inputs
-from .step_planning import resolved_budget
-from .step_settings import Settings
 from .torch_private.pytrees import tree_map_only
 from .user_warnings import warn_user
-from .varying_steps import are_for_many_sizes
 from .ways.choices import price
 from .ways.way import Way
+from .whole_step.belonging import captured_for
+from .whole_step.captured_step import CapturedStep
+from .whole_step.step_capture import capture_step
+from .whole_step.step_inputs import check_inputs_in_place, check_step_inputs
+from .whole_step.step_planning import resolved_budget
+from .whole_step.step_settings import Settings
+from .whole_step.varying_steps import are_for_many_sizes
 
 
 @dataclass(frozen=True)

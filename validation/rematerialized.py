@@ -17,19 +17,19 @@ from schedsim.plans.plan import Plan
 from .block_level.parts import OtherPath
 from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
-from .captured_step import CapturedStep
-from .drop_in.saved_elsewhere import saved_elsewhere
+from .drop_in.checks.saved_elsewhere import saved_elsewhere
 from .guards.asking import OtherAnswer
 from .guards.plan_variants import PlainStepWarning
-from .module_plans import ModulePlans
-from .plan_maker import Coming
 from .ranks.wrappers import is_averaged, refuse_hidden_parameters, refusing_passes
-from .staying_gradients import see_gradients, see_wrapper
-from .step_planning import PlannedStep
-from .step_report import counted, report_dict, report_lines
-from .step_settings import Settings
 from .torch_private.module_tables import tables_of
 from .ways.way import Way
+from .whole_step.captured_step import CapturedStep
+from .whole_step.module_plans import ModulePlans
+from .whole_step.plan_maker import Coming
+from .whole_step.staying_gradients import see_gradients, see_wrapper
+from .whole_step.step_planning import PlannedStep
+from .whole_step.step_report import counted, report_dict, report_lines
+from .whole_step.step_settings import Settings
 
 
 class Rematerialized(nn.Module):

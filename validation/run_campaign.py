@@ -12,6 +12,6 @@ if __name__ == "__main__":
 
     # The folders beside schedsim/ are its sub-packages once it is installed.
     schedsim.__path__.append(str(root))
-    from schedsim.validation.campaign import main
+    from schedsim.validation.campaigns.campaign import main
 
     sys.exit(main())

@@ -35,7 +35,7 @@ from .environment import device_name, resolve_device
 from .measure.meters import meter_of_budgets
 from .models import build_model, read_options
 from .op_level.recorded_ops import with_requests
-from .resident_state import counted_line
+from .whole_step.resident_state import counted_line
 
 LEVELS = ("block", "op")
 
@@ -181,7 +181,7 @@ class Read:
     @property
     def origin(self) -> StepChanges:
         """How the step was captured, in the form of a plan's setting."""
-        from .captured_step import bare
+        from .whole_step.captured_step import bare
 
         level = "block" if isinstance(self.captured, CapturedChain) else "op"
         structure = workload_hash(bare(self.workload, self.workload.static_bytes))

@@ -19,7 +19,7 @@ from schedsim.validation.guards.plan_variants import (
     RoundingWarning,
 )
 from schedsim.validation.measure import AllocatorMeter, storage_bytes
-from schedsim.validation.step_capture import BlockLevelWarning
+from schedsim.validation.whole_step.step_capture import BlockLevelWarning
 from torch import Tensor, nn
 
 import schedsim

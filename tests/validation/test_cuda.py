@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from schedsim.validation.campaigns.random_schedules import random_schedule  # noqa: E402
 from schedsim.validation.dry_cuda import has_times, has_values  # noqa: E402
-from schedsim.validation.random_schedules import random_schedule  # noqa: E402
 from schedsim.validation.targets import capture_target, load_target, read_target  # noqa: E402
 from schedsim.validation.validate import validate  # noqa: E402
 

@@ -38,15 +38,15 @@ from ..torch_private.storage_refs import share_of
 from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
 from .failed_forwards import FailedForwards
-from .gradient_layouts import GradientLayouts, watch_backward
-from .joint_part import joint_part
-from .lacking_gradients import LackingGradients
 from .local_session import LocalSession
+from .parts.gradient_layouts import GradientLayouts, watch_backward
+from .parts.joint_part import joint_part
+from .parts.lacking_gradients import LackingGradients
+from .parts.sized_parts import SizedParts, has_open_sizes
+from .parts.traced_part import TracedPart
+from .parts.whole_layers import keep_layers_whole
 from .session import Session
-from .sized_parts import SizedParts, has_open_sizes
-from .traced_part import TracedPart
 from .traced_python import TracedPython
-from .whole_layers import keep_layers_whole
 
 _MOST_SESSIONS = 64
 _sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()

@@ -32,10 +32,10 @@ from ..torch_private.pytrees import tree_leaves
 from ..torch_private.sharded_groups import gathers_around
 from ..user_warnings import warn_user
 from .backend import compiled_part
+from .checks.plain_check import frugal_difference, noting
 from .environment_reader import EnvironmentReader
 from .failed_forwards import all_generators, run_up_to
 from .gathered_session import GatheredSession
-from .plain_check import frugal_difference, noting
 from .session import Session
 from .tracing import Tracing, inlined, is_inlined
 

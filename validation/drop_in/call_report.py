@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from schedsim.units import format_bytes
 
-from .part_sizes import Binding
-from .step_record import Key
-from .traced_part import TracedPart
+from .parts.part_sizes import Binding
+from .parts.traced_part import TracedPart
+from .records.step_record import Key
 
 _MOST_SIZES = 4
 """Sizes that the report names."""

@@ -19,7 +19,7 @@ from schedsim.errors import SchedsimError
 
 from ..block_level.repeated_forward import PYTHON, RandomState
 from ..torch_private.pytrees import tree_leaves
-from .saved_elsewhere import saved_elsewhere
+from .checks.saved_elsewhere import saved_elsewhere
 from .tracing import begins_call
 
 if TYPE_CHECKING:

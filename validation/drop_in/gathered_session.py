@@ -29,21 +29,21 @@ from ..ranks.members import is_spread
 from ..ranks.step_words import StepWord, agreed
 from ..torch_private import sharded_groups as private
 from ..torch_private.graph_tasks import when_backward_ends
-from .allocator_room import AllocatorRoom
+from .beside.allocator_room import AllocatorRoom
+from .beside.held_state import may_record
+from .beside.optimizer_steps import close_all
+from .beside.sharded_state import Passing, ShardedState
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
-from .gathered_calls import GatheredRecord, Mode, levels_of
-from .gathered_plans import GatheredPlans
-from .held_state import may_record
-from .optimizer_steps import close_all
-from .outside_code import outside_meter
-from .part_sizes import Binding
+from .parts.part_sizes import Binding
+from .parts.traced_part import TracedPart
+from .plans.gathered_calls import GatheredRecord, Mode, levels_of
+from .plans.gathered_plans import GatheredPlans
+from .records.outside_code import outside_meter
+from .records.step_calls import PartCall
+from .records.step_meter import StepMeter
+from .records.step_record import Key, last_first
 from .session import Session
-from .sharded_state import Passing, ShardedState
-from .step_calls import PartCall
-from .step_meter import StepMeter
-from .step_record import Key, last_first
-from .traced_part import TracedPart
 
 
 def refuse_other_communication(model: nn.Module) -> None:

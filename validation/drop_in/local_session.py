@@ -16,24 +16,24 @@ from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import records_ended
 from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import in_backward, keeps_graph, when_backward_ends
-from .allocator_room import AllocatorRoom
-from .behind_backward import BehindBackward
+from .beside.allocator_room import AllocatorRoom
+from .beside.behind_backward import BehindBackward
+from .beside.evaluations import Evaluations
+from .beside.graphs_beside import GraphsBeside
+from .beside.held_state import HeldState, may_record
+from .beside.optimizer_steps import close_all
+from .beside.resident_bytes import Before
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
-from .evaluations import Evaluations
-from .graphs_beside import GraphsBeside
-from .held_state import HeldState, may_record
-from .optimizer_steps import close_all
-from .output_uses import OutputUse, gone_among
-from .part_sizes import Binding
-from .planned_part import PlannedPart
-from .resident_bytes import Before
+from .parts.output_uses import OutputUse, gone_among
+from .parts.part_sizes import Binding
+from .parts.planned_part import PlannedPart
+from .parts.traced_part import TracedPart
+from .plans.step_plans import StepPlans
+from .records.step_calls import PartCall, StepCalls
+from .records.step_meter import OVER
+from .records.step_record import Key
 from .session import Session
-from .step_calls import PartCall, StepCalls
-from .step_meter import OVER
-from .step_plans import StepPlans
-from .step_record import Key
-from .traced_part import TracedPart
 
 
 class LocalSession(Session):

@@ -20,16 +20,14 @@ from ..guards.recording import detached_copies, refuse_iterators
 from ..guards.state import StateSnapshot
 from ..guards.state_walk import HOOKS
 from ..ranks import Ranks
-from ..step_check import no_room_for
 from ..torch_private.dynamo_settings import left_open
 from ..torch_private.module_tables import as_itself, call_as_itself, replacement_of
 from ..torch_private.pytrees import tree_map_only
 from ..torch_private.sharded_groups import reducing
 from ..torch_private.storage_refs import DataPlaces
 from ..user_warnings import warn_user
-from .drop_in_options import DropInOptions
-from .gathered_session import GatheredSession
-from .plain_check import (
+from ..whole_step.step_check import no_room_for
+from .checks.plain_check import (
     difference,
     difference_of_results,
     made_up_loss,
@@ -37,6 +35,8 @@ from .plain_check import (
     results_on_rank,
     run_on_rank,
 )
+from .drop_in_options import DropInOptions
+from .gathered_session import GatheredSession
 from .session import Session
 
 _NUM_REHEARSED = 3

@@ -22,17 +22,17 @@ from ..measure.allocator import NO_BLOCKS
 from ..torch_private.skipped_frames import breaks_so_far
 from ..torch_private.storage_refs import weakly
 from ..user_warnings import warn_user
+from .beside.held_state import HeldState
+from .beside.optimizer_steps import OptimizerSteps, close_all
+from .beside.resident_bytes import ResidentBytes
 from .drop_in_options import DropInOptions
-from .held_state import HeldState
-from .optimizer_steps import OptimizerSteps, close_all
-from .output_uses import results_of
-from .part_sizes import Binding
-from .present_step import PresentStep
-from .resident_bytes import ResidentBytes
-from .step_calls import Forgotten
-from .step_record import Key
-from .step_recorder import StepRecorder
-from .traced_part import TracedPart
+from .parts.output_uses import results_of
+from .parts.part_sizes import Binding
+from .parts.traced_part import TracedPart
+from .records.present_step import PresentStep
+from .records.step_calls import Forgotten
+from .records.step_record import Key
+from .records.step_recorder import StepRecorder
 
 
 class Session(ABC):

@@ -16,7 +16,7 @@ from ..user_warnings import warn_user
 from .state_change import StateChange
 
 if TYPE_CHECKING:
-    from ..step_planning import PlannedStep
+    from ..whole_step.step_planning import PlannedStep
 
 MAX_VARIANTS = 4
 """Most plans of one form of inputs, each for another state of Python."""

@@ -14,10 +14,10 @@ from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedErr
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes, format_bytes_short
 
-from ..captured_step import CapturedStep
-from ..step_capture import capture_step
-from ..step_planning import plan_captured, store_all_peak
-from ..step_settings import Settings
+from ..whole_step.captured_step import CapturedStep
+from ..whole_step.step_capture import capture_step
+from ..whole_step.step_planning import plan_captured, store_all_peak
+from ..whole_step.step_settings import Settings
 from .chunk import auto_chunks, read_chunks
 from .microbatch import batch_size, check_splits
 from .way import Way, table

@@ -11,11 +11,11 @@ from schedsim.dataflow.graph import Graph
 from schedsim.plans.plan import Plan
 
 from ..environment import device_name
-from ..resident_state import counted_line
-from ..step_capture import capture_step
-from ..step_planning import resolved_budget, with_origin
-from ..step_settings import Settings
 from ..targets import load_target
+from ..whole_step.resident_state import counted_line
+from ..whole_step.step_capture import capture_step
+from ..whole_step.step_planning import resolved_budget, with_origin
+from ..whole_step.step_settings import Settings
 from .choices import choose, wanted
 from .way import Way, table
 

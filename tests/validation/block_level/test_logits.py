@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.random_schedules import random_schedule  # noqa: E402
+from schedsim.validation.campaigns.random_schedules import random_schedule  # noqa: E402
 from schedsim.validation.steps import PLAIN, MeasuredSteps  # noqa: E402
 from schedsim.validation.targets import LoadedTarget, capture_target, load_target  # noqa: E402
 from torch import nn  # noqa: E402

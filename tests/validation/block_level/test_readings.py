@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.block_level import capture_chain, chain_capture  # noqa: E402
-from schedsim.validation.captured_step import bare  # noqa: E402
 from schedsim.validation.measure import Reading, StorageMeter, allocator_record  # noqa: E402
+from schedsim.validation.whole_step.captured_step import bare  # noqa: E402
 from torch import nn  # noqa: E402
 
 from schedsim.files.workload_files import workload_hash  # noqa: E402

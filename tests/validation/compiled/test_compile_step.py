@@ -9,14 +9,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import assert_close, branched, captured_step, dropped, gated, left_by  # noqa: E402
-from schedsim.validation import plan_maker  # noqa: E402
 from schedsim.validation.compiled.compile_step import (  # noqa: E402
     CompileWarning,
     compiled_where_it_works,
 )
 from schedsim.validation.compiled.group import FusedGroup, Groups  # noqa: E402
 from schedsim.validation.guards.differential import Difference  # noqa: E402
-from schedsim.validation.step_capture import BlockLevelWarning  # noqa: E402
+from schedsim.validation.whole_step import plan_maker  # noqa: E402
+from schedsim.validation.whole_step.step_capture import BlockLevelWarning  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim import Schedule  # noqa: E402

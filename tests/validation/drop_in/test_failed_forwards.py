@@ -128,7 +128,7 @@ def test_an_error_that_the_plain_forward_does_not_raise_stays(monkeypatch):
     def fails(*_):
         raise ArithmeticError("of a schedule")
 
-    from schedsim.validation.drop_in.traced_part import TracedPart
+    from schedsim.validation.drop_in.parts.traced_part import TracedPart
 
     monkeypatch.setattr(TracedPart, "_run_forward", fails)
     with pytest.raises(ArithmeticError, match="of a schedule"):
@@ -147,7 +147,7 @@ def test_without_memory_nothing_runs_again_and_a_line_says_what_is_left(monkeypa
     def fails(*_):
         raise torch.OutOfMemoryError("none is left")
 
-    from schedsim.validation.drop_in.traced_part import TracedPart
+    from schedsim.validation.drop_in.parts.traced_part import TracedPart
 
     monkeypatch.setattr(TracedPart, "_run_forward", fails)
     with (

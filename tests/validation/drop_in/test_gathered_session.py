@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
 from residual_layer import ResidualLayer  # noqa: E402
-from schedsim.validation.drop_in import allocator_room, reserved_looks  # noqa: E402
+from schedsim.validation.drop_in.beside import allocator_room, reserved_looks  # noqa: E402
 from schedsim.validation.drop_in.gathered_session import (  # noqa: E402
     GatheredSession,
     refuse_other_communication,

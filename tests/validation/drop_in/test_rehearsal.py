@@ -18,7 +18,7 @@ from schedsim.errors import UnsupportedError  # noqa: E402
 
 def test_what_fails_by_schedules_alone_is_refused(batch, monkeypatch):
     """One line; a model that fails by itself fails as it does."""
-    from schedsim.validation.drop_in.traced_part import TracedPart
+    from schedsim.validation.drop_in.parts.traced_part import TracedPart
 
     def fails(self, arguments):
         raise RuntimeError("no such view")

@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from fused_steps import Branches, branched, left_by  # noqa: E402
 from rank_processes import run_ranks  # noqa: E402
-from schedsim.validation import plan_maker  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
+from schedsim.validation.whole_step import plan_maker  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402

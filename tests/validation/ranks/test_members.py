@@ -9,10 +9,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 dist = pytest.importorskip("torch.distributed")
 
-from schedsim.validation import plan_maker  # noqa: E402
 from schedsim.validation.ranks import members  # noqa: E402
 from schedsim.validation.ranks.members import communicates, mesh_ranks, ranks_of  # noqa: E402
 from schedsim.validation.ranks.ranks import ALONE, Ranks  # noqa: E402
+from schedsim.validation.whole_step import plan_maker  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402

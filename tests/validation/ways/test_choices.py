@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.models import build_model  # noqa: E402
-from schedsim.validation.step_settings import Settings  # noqa: E402
 from schedsim.validation.ways import choices  # noqa: E402
 from schedsim.validation.ways.choices import candidates, wanted  # noqa: E402
+from schedsim.validation.whole_step.step_settings import Settings  # noqa: E402
 from step_models import TinyGPT, make_step, token_loss  # noqa: E402
 
 import schedsim  # noqa: E402

@@ -1,0 +1,102 @@
+"""What is resident in a loop that schedsim does not own."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.beside.held_state import HeldState, may_record  # noqa: E402
+from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
+from schedsim.validation.measure.allocator import close_later  # noqa: E402
+
+
+def test_gradients_and_optimizers_are_counted_as_they_come():
+    """Parameters, then gradients, then the state that an optimizer makes in its first step."""
+    model = torch.nn.Linear(10, 10, bias=False)
+    held = HeldState(DropInOptions(budget=1, extra_bytes=7))
+    held.see(model.parameters())
+    assert held.total_bytes == 400 + 7
+    model(torch.ones(1, 10)).sum().backward()
+    assert held.total_bytes == 800 + 7
+    seen = []
+    close_later(lambda: seen.append(1) is None)
+    torch.optim.AdamW(model.parameters()).step()
+    assert seen == [1]
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.step()
+    assert held.total_bytes == 800 + 800 + 4 + 7
+    model.weight.grad = None
+    assert held.total_bytes == 400 + 800 + 4 + 7
+
+
+def test_a_state_that_grows_is_counted_as_it_grows():
+    """L-BFGS keeps the directions of its last steps, all under the first parameter."""
+    model = torch.nn.Linear(10, 10, bias=False)
+    held = HeldState(DropInOptions(budget=1))
+    held.see(model.parameters())
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+    x, seen = torch.randn(5, 10), []
+
+    def closure():
+        model.weight.grad = None
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        optimizer.step(closure)
+        seen.append(held.lasting_bytes)
+    assert all(new - old >= 2 * 400 for old, new in itertools.pairwise(seen))
+
+
+def test_what_is_converted_is_counted_anew():
+    """A parameter stays the same object when its model is converted, in no part of a step too."""
+    model = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.Linear(10, 3))
+    held = HeldState(DropInOptions(budget=1, optimizer="adamw"))
+    held.see(model.parameters())
+    single = held.total_bytes
+    model.double()
+    held.see(model[0].parameters())
+    scalars = 4 * 4  # of steps
+    assert held.total_bytes == 2 * (single - scalars) + scalars
+
+
+def test_a_record_is_not_closed_by_an_optimizer_that_steps_within_backward():
+    """It would go on there: backward runs with a copy of the thread's state."""
+    seen = []
+    weight = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight])
+    handle = weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    close_later(lambda: seen.append(1) is None)
+    weight.sum().backward()
+    assert seen == []
+    handle.remove()
+    optimizer.step()
+    assert seen == [1]
+
+
+def test_no_record_begins_in_a_closure_after_one_was_closed():
+    """The range of that step of the optimizer began under the closed record, and ends later."""
+    weight, seen = torch.ones(2, requires_grad=True), []
+    optimizer = torch.optim.SGD([weight])
+
+    def closure():
+        seen.append(may_record())
+        return 0.0
+
+    close_later(lambda: True)
+    optimizer.step(closure)
+    assert may_record()
+    optimizer.step(closure)
+    assert seen == [False, True]
+
+
+def test_an_optimizer_is_foreseen_by_name():
+    """Before its first step."""
+    model = torch.nn.Linear(10, 10, bias=False)
+    held = HeldState(DropInOptions(budget=1, optimizer="adamw"))
+    held.see(model.parameters())
+    assert held.total_bytes == 1200 + 4  # and the count of steps

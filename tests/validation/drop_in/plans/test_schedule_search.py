@@ -1,0 +1,65 @@
+"""How long a schedule is searched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from lengths import Net, batch, planned, same  # noqa: E402
+from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.plans import schedule_search  # noqa: E402
+
+from schedsim import Chain  # noqa: E402
+from schedsim.api import try_plan  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+
+
+@pytest.mark.parametrize("late", [1, 2, 3])
+def test_a_search_that_finds_nothing_goes_on_before_the_budget_is_refused(late, monkeypatch):
+    """A schedule that is found by luck, or with more effort, is no reason to refuse a step."""
+    efforts = []
+    chain = Chain.from_arrays(
+        "three",
+        9,
+        forward_s=[1] * 3,
+        backward_s=[2] * 3,
+        output_bytes=[9] * 3,
+        saved_bytes=[20] * 3,
+    )
+
+    def unlucky(workload, budget_bytes, planner, effort):
+        efforts.append(effort)
+        plan = try_plan(workload, budget_bytes, planner, effort=effort)
+        is_late = len(efforts) >= late
+        return plan if is_late else replace(plan, schedule=None, status="infeasible")
+
+    monkeypatch.setattr(schedule_search, "try_plan", unlucky)
+    search = schedule_search.ScheduleSearch(DropInOptions(budget=10**6, effort=0.5))
+    found = search.search_long(chain, 10**6, 1.0)
+    assert found.schedule is not None
+    assert efforts == [0.5, 2.0, 6.0][:late]
+    efforts.clear()
+    refuted = search.search_long(chain, 1, 1.0)
+    assert refuted.least.refutes(1)
+    assert len(efforts) == 1
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_share_that_a_small_first_step_does_not_fit_says_what_it_is_of(broken):
+    """And what to do where larger steps follow: then the same share is enough."""
+    torch.manual_seed(0)
+    small, large = batch(2), batch(64)
+    with pytest.raises(InfeasibleBudgetError, match="does not fit") as refused:
+        planned(Net(broken=broken), small, "70%")
+    assert "70% is of the largest step so far" in refused.value.hint
+    assert "largest={0: SIZE}" in refused.value.hint
+    if not broken:
+        torch._dynamo.reset()
+        model = Net()
+        plain = planned(model, small, "70%", largest={1: 64}, dynamic=True)
+        same(model, plain, small, session_in(model).budget_bytes)
+        same(model, plain, large, session_in(model).budget_bytes)

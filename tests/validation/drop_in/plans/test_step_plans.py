@@ -1,0 +1,48 @@
+"""A step is planned anew where its sizes outgrow the plan."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from lengths import Net, batch, peak, planned, same, step  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.plans import single_steps  # noqa: E402
+from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+def test_longer_than_planned(monkeypatch):
+    """What fits is run by what is known; what does not is planned anew, once, and said."""
+    monkeypatch.setattr(single_steps, "_plan_larger", lambda *_: None)
+    model = Net()
+    most, _ = peak(copy.deepcopy(model), batch(160))
+    budget = int(0.6 * most)
+    plain = planned(model, batch(32), budget, dynamic=True)
+    for length in (40, 160):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            step(model, batch(length))
+        replans = [one for one in said if one.category is ReplannedWarning]
+        assert len(replans) == (length == 160)
+        same(model, plain, batch(length), budget)
+    assert "= 160" in schedsim.drop_in_report(model)
+
+
+@pytest.mark.slow
+def test_a_second_length_opens_the_size():
+    """As torch.compile does: the first length is traced as it is, the second with an open size."""
+    model = Net(depth=2)
+    plain = planned(model, batch(32), 10**9)
+    session = session_in(model)
+    for length in (48, 33, 47):
+        assert all(map(torch.equal, step(model, batch(length)), step(plain, batch(length))))
+    assert [bool(part.sizes.names) for part in session.parts][-1]
+    num_parts = len(session.parts)
+    step(model, batch(46))
+    assert len(session.parts) == num_parts

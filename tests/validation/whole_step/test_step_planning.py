@@ -1,0 +1,89 @@
+"""The schedule of a captured step, and what a budget counts beside it."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from schedsim.validation.whole_step import step_planning  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+
+
+def test_a_search_ends_by_work_unless_seconds_alone_are_given(monkeypatch):
+    """The same plan on a machine that is at other work; more work for more ops.
+
+    An eighth of it where that leaves no gap to the bound.
+    """
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    made = functools.partial(
+        schedsim.rematerialize, model, torch.randn(64, 8), "90%", lambda y: y.sum(), level="op"
+    )
+    usual, quick, timed = made(), made(effort=0.1), made(time_limit_s=60)  # more than it takes
+    given = [module.plan.options for module in (usual, quick, timed)]
+    assert usual.plan.gap == 0
+    assert given[0]["effort"] == (2 + len(set(usual.plan.schedule.names)) / 500) / 8
+    monkeypatch.setattr(step_planning, "_SMALL_GAP", -1)  # no plan is good enough
+    assert made().plan.options["effort"] == 8 * given[0]["effort"]
+    assert "time_limit_s" not in given[0]
+    assert given[1]["effort"] == 0.1
+    assert "effort" not in given[2]
+    assert given[2]["time_limit_s"] == 60
+
+
+class Queued(nn.Module):
+    """Attends to what it has seen in earlier steps, as contrastive learning does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer("queue", torch.randn(1024, 16))
+
+    def forward(self, x):
+        seen = self.queue.clone()
+        with torch.no_grad():
+            self.queue.copy_(torch.cat([self.queue[64:], x[:64]]))
+        return x + self.linear(torch.tanh(x @ seen.T).softmax(-1) @ seen)
+
+
+def test_buffers_that_are_kept_for_repeated_blocks_are_within_the_budget():
+    """A repeat finds each as its first run did, so that a copy waits for it."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(Queued() for _ in range(4))), torch.randn(256, 16)
+    given = (lambda y: y.square().mean(),)
+    with pytest.raises(InfeasibleBudgetError) as refused:  # the plan alone would fit
+        schedsim.rematerialize(model, x, 4_700_000, *given, level="block")
+    budget = refused.value.plan.min_feasible_bytes
+    module = schedsim.rematerialize(model, x, budget, *given, level="block")
+    queue = model[0].queue.nbytes
+    kept = module.plan.setting.step.generator_states_bytes
+    assert kept >= 2 * queue  # of a block, and of a repeat while it runs
+    module(x).backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+    resident = storage_bytes([*model.parameters(), *model.buffers(), x])
+    [reading] = AllocatorMeter().read(lambda: module(x).backward())
+    assert max(module.run_counts.values()) > 1
+    assert module.plan.peak_bytes < resident + reading.peak_bytes <= module.budget_bytes
+
+
+def test_the_least_budget_has_the_states_of_its_own_plan():
+    """Of nine dropouts few are repeated there: it is no budget for the states of all of them."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.3)) for _ in range(9)]
+    given = nn.Sequential(*layers), torch.randn(256, 16)
+    options = {"loss": lambda y: y.square().mean(), "level": "op", "effort": 0.1}
+    state = torch.get_rng_state().numel()
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        schedsim.rematerialize(*given, 60_000, **options)
+    least = refused.value.plan.min_feasible_bytes
+    plan = schedsim.rematerialize(*given, least, **options).plan
+    step = plan.setting.step
+    states = step.generator_states_bytes if step is not None else 0
+    assert plan.peak_bytes + states <= least < plan.peak_bytes + states + state

@@ -1,0 +1,209 @@
+"""Bytes resident in a user's loop from before a step to after it, as far as they can be seen."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ...measure import storage_bytes
+from ...measure.allocator import close_waiting
+from ...measure.storage import bytes_by_place
+from ...ranks.buckets import bucket_bytes_now
+from ...torch_private.graph_tasks import in_backward
+from ...torch_private.process_groups import active_wrapper
+from ...whole_step.resident_state import resident_state
+from ..drop_in_options import DropInOptions
+from .closure_steps import bytes_in_step, growing_bytes
+
+_stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+"""Optimizers, and how often they have stepped."""
+_stepping: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+"""Optimizers whose step runs: it may call a closure, with forwards and backwards."""
+_within: set[str] = set()  # ranges of the profiler that began under a record which is closed
+
+
+def _note(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
+    _stepped[optimizer] = _stepped.get(optimizer, 0) + 1
+    _stepping.discard(optimizer)
+    _within.clear()
+
+
+def _close(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    _stepping.add(optimizer)
+    # An optimizer may step in a hook of a gradient: a record that is closed there goes on, as
+    # backward runs with a copy of the thread's state.
+    if not in_backward() and close_waiting():
+        _within.add("optimizer.step")
+
+
+def may_record() -> bool:
+    """Whether a record may start here that goes on after the caller has returned.
+
+    Not in the closure of an optimizer's step whose range began under another record: where the
+    range ends, torch would write to the memory of that record, which is freed.
+    """
+    return not _within
+
+
+register_optimizer_step_pre_hook(_close)
+register_optimizer_step_post_hook(_note)
+
+
+class HeldState:
+    """Bytes of parameters, buffers, gradients and optimizers of the parts seen so far.
+
+    Optimizers are seen at their first step, wherever they are created.
+    """
+
+    def __init__(self, options: DropInOptions) -> None:
+        self._options = options
+        self._tensors: dict[int, _Known] = {}
+        self._fixed_bytes = 0
+        self._foreseen_bytes = 0
+        self._counted: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Counted]
+        self._counted = weakref.WeakKeyDictionary()
+        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def see(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count `tensors`, parameters and buffers, from now on, and the buckets of a wrapper."""
+        wrapper = active_wrapper()
+        if wrapper is not None:
+            self._wrappers.add(wrapper)
+        knows = self._tensors.get
+        new = [t for t in tensors if (it := knows(id(t))) is None or not it.is_of(t)]
+        if not new:
+            return
+        alive = list({id(t): t for t in (*self._alive(), *new)}.values())
+        self._tensors = {id(t): _Known(weakref.ref(t), t.shape, t.dtype) for t in alive}
+        self._fixed_bytes = storage_bytes(alive)
+        if self._options.optimizer is not None:
+            holder = nn.Module()
+            for i, tensor in enumerate(alive):
+                if isinstance(tensor, nn.Parameter):
+                    holder.register_parameter(str(i), tensor)
+            state = resident_state(holder, self._options.optimizer)
+            self._foreseen_bytes = state.optimizer_bytes
+
+    def _alive(self) -> list[torch.Tensor]:
+        return [t for t in (it.tensor() for it in self._tensors.values()) if t is not None]
+
+    @property
+    def places(self) -> set[int]:
+        """The addresses of the parameters and buffers."""
+        return set(bytes_by_place(self._alive()))
+
+    def gradients(self) -> dict[int, int]:
+        """Bytes of the gradients at present, by their addresses."""
+        alive = self._alive()
+        return bytes_by_place([t.grad for t in alive if t.is_leaf and t.grad is not None])
+
+    @property
+    def total_bytes(self) -> int:
+        """All of these bytes, at present."""
+        alive = self._alive()
+        # Gradients may be views of buckets, which then count once, and whole.
+        gradients = [t.grad for t in alive if t.is_leaf and t.grad is not None]
+        buckets = sum(map(bucket_bytes_now, self._wrappers))
+        return self.lasting_bytes + storage_bytes(gradients) + buckets
+
+    @property
+    def lasting_bytes(self) -> int:
+        """Bytes of parameters, buffers and optimizers, which no step takes away."""
+        optimizers = max(self._foreseen_bytes, self._optimizer_bytes())
+        return self._fixed_bytes + optimizers + self._in_steps_bytes() + self._options.extra_bytes
+
+    def _in_steps_bytes(self) -> int:
+        """Bytes of optimizers whose closure runs, beyond the states that are counted."""
+        total = 0
+        for optimizer in list(_stepping):
+            if self.device_of(optimizer) is not None:
+                known = self._counted.get(optimizer)
+                counted = known.total_bytes if known is not None else 0
+                total += max(0, bytes_in_step(optimizer) - counted)
+        return total
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step of an optimizer runs that is known to hold something for its closure."""
+        return any(bytes_in_step(it) for it in list(_stepping) if self.device_of(it) is not None)
+
+    @property
+    def growing_bytes(self) -> int:
+        """Bytes by which optimizers may still grow, as L-BFGS."""
+        known = [it for it in (*_stepped, *_stepping) if self.device_of(it) is not None]
+        return sum(growing_bytes(it) for it in dict.fromkeys(known))
+
+    def device_of(self, optimizer: torch.optim.Optimizer) -> torch.device | None:
+        """Where `optimizer` trains what is counted here; ``None`` if it trains other parameters."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in self._tensors:
+                    return torch.device(parameter.device)
+        return None
+
+    @property
+    def made_bytes(self) -> int:
+        """Bytes of optimizers that were not foreseen."""
+        return max(0, self._optimizer_bytes() - self._foreseen_bytes)
+
+    def _optimizer_bytes(self) -> int:
+        total = 0
+        for optimizer, num_steps in list(_stepped.items()):
+            known = self._counted.get(optimizer)
+            if known is None or known.num_steps != num_steps:
+                own = any(id(p) in self._tensors for p in optimizer.state)
+                named = _named_bytes(optimizer) if own else 0
+                if known is None or known.named_bytes != named:
+                    found = storage_bytes(dict(optimizer.state)) if own else 0
+                else:
+                    found = known.total_bytes
+                known = self._counted[optimizer] = _Counted(num_steps, named, found)
+            total += known.total_bytes
+        return total
+
+
+class _Known(NamedTuple):
+    """A tensor that is counted as it was; conversions replace the data of a parameter."""
+
+    tensor: weakref.ref[torch.Tensor]
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def is_of(self, tensor: torch.Tensor) -> bool:
+        """Whether it is `tensor` as it is now."""
+        is_it = self.tensor() is tensor
+        return is_it and self.dtype is tensor.dtype and self.shape == tensor.shape
+
+
+class _Counted(NamedTuple):
+    """The bytes of an optimizer's state after so many steps.
+
+    Attributes
+    ----------
+    named_bytes
+        Bytes by `_named_bytes`: while these stay, so does the total.
+    """
+
+    num_steps: int
+    named_bytes: int
+    total_bytes: int
+
+
+def _named_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the tensors that stand in the state itself or in its lists. O(tensors), quick."""
+    total = 0
+    for entries in optimizer.state.values():
+        for entry in entries.values() if isinstance(entries, dict) else [entries]:
+            for value in entry if isinstance(entry, list | tuple | deque) else [entry]:
+                if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                    total += value.nbytes
+    return total

@@ -1,0 +1,154 @@
+"""What is there before a step: the model's state, results of earlier steps, other models' calls."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from ...measure.cuda import requested_bytes
+from ...measure.storage import bytes_by_place
+from ..parts.output_uses import alive_bytes
+from ..parts.part_sizes import Binding
+from ..parts.planned_part import PlannedPart
+from ..records.present_step import PresentStep
+from ..records.step_calls import PartCall
+from .earlier_results import EarlierResults
+from .held_state import HeldState
+
+_FEW = 2**-10
+"""Share of the budget up to which results of earlier steps are a few, as their losses."""
+_ROOM_BYTES = 256
+"""Room for a few results, and for four times as many where they outgrow it, and so on.
+
+They grow from step to step, and no step is to be planned anew for each.
+"""
+_all: weakref.WeakSet[ResidentBytes] = weakref.WeakSet()
+
+
+class Before(NamedTuple):
+    """Bytes that exist before a step, the inputs of its first part excluded.
+
+    Attributes
+    ----------
+    resident_bytes
+        What is there throughout.
+    passing_bytes
+        Results of an earlier step, which the forwards find and the backwards do not.
+    """
+
+    resident_bytes: int
+    passing_bytes: int
+
+
+class ResidentBytes:
+    """Counts what is resident beside the steps of one model.
+
+    Parameters
+    ----------
+    step
+        The running step.
+    held
+        What the model holds.
+
+    Attributes
+    ----------
+    earlier : EarlierResults
+        Results of earlier steps, which the loop may hold.
+    left
+        Calls that are held through many steps without their backward.
+    """
+
+    def __init__(self, step: PresentStep, held: HeldState) -> None:
+        self._step, self._held = step, held
+        self.earlier = EarlierResults()
+        self.left: list[PartCall] = []
+        self._handed: dict[int, int] = {}  # inputs of the model's next forward
+        _all.add(self)
+
+    def hand(self, inputs: Any) -> dict[int, int]:
+        """The model is called with `inputs`; their bytes by address."""
+        self._handed = bytes_by_place(inputs)
+        return self._handed
+
+    def before(
+        self,
+        part: PlannedPart,
+        arguments: list[Any],
+        binding: Binding,
+        budget_bytes: int | None,
+        *,
+        results_pass: bool,
+    ) -> Before:
+        """What is there as a step begins with a call of `part`.
+
+        Parameters
+        ----------
+        budget_bytes
+            Results of earlier steps are a few beside it; ``None`` where they do not count.
+        results_pass
+            Whether results of earlier steps are gone before the first backward.
+        """
+        read, step = bytes_by_place(part.inputs_among(arguments)), self._step
+        step.made_before = sum(size for it, size in read.items() if it not in self._handed)
+        step.given, self._handed = self._handed | read, {}
+        others = sum(size for place, size in step.given.items() if place not in read)
+        found = self._held.total_bytes + others + self._kept_by_others(read) + self.left_bytes()
+        stale, few = self._stale_bytes(budget_bytes)
+        passing = stale if results_pass else 0
+        found += stale - passing + few
+        if part.device == "cuda":
+            device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
+            requested = requested_bytes(device)
+            found = max(found, requested - part.input_bytes(binding) - passing)
+        return Before(found, passing)
+
+    def _stale_bytes(self, budget_bytes: int | None) -> tuple[int, int]:
+        """Bytes of results of earlier steps that are there; or room for them, if they are few."""
+        if budget_bytes is None:
+            self.earlier.stale = []
+            return 0, 0
+        few = int(budget_bytes * _FEW)
+        found = self.earlier.begin_step(self._step.given, lambda: self._held.places, few)
+        return (found, 0) if self.earlier.stale else (0, _room_for(found))
+
+    def _kept_by_others(self, read: dict[int, int]) -> int:
+        """Bytes that open steps of other models keep, as a generator's while its critic runs.
+
+        Parameters
+        ----------
+        read
+            Bytes of the inputs by their place: outputs of other models among them count there.
+        """
+        others = [it for it in list(_all) if it is not self]
+        made = {place for other in others for place in other._step.calls.made()}
+        both = sum(size for place, size in read.items() if place in made)
+        kept = sum(call.kept_bytes for other in others for call in other._step.calls.opened)
+        kept += sum(other.left_bytes() for other in others)
+        return max(0, kept - both)
+
+    def leave(self, calls: Iterable[PartCall]) -> None:
+        """These calls count as resident from now on."""
+        self.left += calls
+
+    def left_bytes(self) -> int:
+        """Bytes that calls keep which are held through many steps, with what they were given."""
+        self.left = [call for call in self.left if call.is_open]
+        return sum(call.kept_bytes + call.part.input_bytes(call.binding) for call in self.left)
+
+    def around_bytes(self) -> int:
+        """Bytes that the present step was given, and of its outputs that are there still."""
+        step = self._step
+        results = (it for call in step.calls.rows for it in call.results if not it.is_gone)
+        found = alive_bytes(it for it in results if it.place not in step.given)
+        return sum(step.given.values()) + found
+
+
+def _room_for(num_bytes: int) -> int:
+    """Bytes that are set aside for `num_bytes`, which may become more."""
+    room = _ROOM_BYTES if num_bytes else 0
+    while room < num_bytes:
+        room *= 4
+    return room

@@ -1,0 +1,75 @@
+"""Stores the tensors that a plain step saves for its backward outside of the device's memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from ...torch_private.storage_refs import storage_key
+
+
+@contextmanager
+def saved_elsewhere(resident: Iterable[Tensor]) -> Iterator[None]:
+    """Save tensors for backward on the host, or from the host in a file, within the block.
+
+    Both forward and backward must run in the block. The kernels are those of the plain step, and
+    get tensors of the same strides.
+
+    Parameters
+    ----------
+    resident
+        Tensors that are saved unchanged, with all that shares their memory: parameters, buffers.
+    """
+    known = {storage_key(tensor) for tensor in resident if tensor.layout is torch.strided}
+    with tempfile.TemporaryFile() as file:
+
+        def pack(tensor: Tensor) -> Callable[[], Tensor]:
+            if not _is_plain(tensor) or storage_key(tensor) in known:
+                return lambda: tensor
+            return _in_file(tensor, file) if tensor.device.type == "cpu" else _on_host(tensor)
+
+        with saved_tensors_hooks(pack, lambda get: get()):
+            yield
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    odd = tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()
+    return type(tensor) is Tensor and tensor.numel() > 0 and not odd
+
+
+def _span(tensor: Tensor) -> Tensor:
+    """The range of memory from the tensor's first entry to its last."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    length = 1 + sum((size - 1) * stride for size, stride in pairs)
+    return tensor.detach().as_strided((length,), (1,))
+
+
+def _on_host(tensor: Tensor) -> Callable[[], Tensor]:
+    shape, stride, device = tuple(tensor.shape), tensor.stride(), tensor.device
+    kept = _span(tensor).to("cpu", copy=True)
+    return lambda: kept.to(device).as_strided(shape, stride)
+
+
+def _in_file(tensor: Tensor, file: IO[bytes]) -> Callable[[], Tensor]:
+    shape, stride, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
+    span = _span(tensor)
+    length, place = span.numel(), file.seek(0, 2)
+    file.write(_raw(span))
+
+    def read() -> Tensor:
+        found = torch.empty(length, dtype=dtype)
+        file.seek(place)
+        file.readinto(_raw(found))  # type: ignore[attr-defined]  # a binary file has it
+        return found.as_strided(shape, stride)
+
+    return read
+
+
+def _raw(span: Tensor) -> Any:
+    return span.view(torch.uint8).numpy().data

@@ -1,0 +1,363 @@
+"""A part of a step, traced by Dynamo, at run time: both halves run by one of its schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from schedsim import Schedule
+
+from ...capture.program import Program
+from ...compiled.compile_step import (
+    fused_where_it_works,
+    narrower_where_it_works,
+    without_gradients_where_it_works,
+)
+from ...guards.backward_place import BackwardAutocast
+from ...op_level.random_replay import RandomReplay
+from ...ranks.wrappers import bucket_bytes
+from ...torch_private.op_modes import without_alias_checks
+from ..checks.schedule_check import ScheduleComparison
+from .early_gradients import EarlyGradients, Places, pieces_of
+from .gradient_layouts import put_in_form
+from .joint_part import JointPart
+from .part_code import EmittedCode, PartCode
+from .part_sizes import Binding
+from .planned_part import PlannedPart
+
+if TYPE_CHECKING:
+    from ..session import Session
+    from .gradient_layouts import GradientLayouts
+    from .lacking_gradients import LackingGradients
+
+
+class TracedPart(PlannedPart):
+    """The object that AOTAutograd calls for one graph of Dynamo.
+
+    Parameters
+    ----------
+    session
+        What the parts of a step share; every half of a call reports to it.
+    lacking
+        Outputs for which the backward was traced without a gradient: none will come.
+    program
+        The program in groups, if it is to run by these.
+    has_small_groups
+        Whether they are small ones, in the place of the part that autograd calls.
+
+    Attributes
+    ----------
+    code : PartCode
+        The code of its schedules.
+    run_counts
+        Op -> number of runs in the last call.
+    backward_place
+        Where the backward was traced to run: within autocast or outside of it.
+    early
+        How the gradients of the next call are given before its backward ends; ``None`` for at its
+        end.
+    layouts
+        What runs backwards whose gradients come in other forms; ``None`` where nothing does.
+    has_small_groups
+        Whether it runs in small groups, in the place of the part that autograd calls.
+    is_followed
+        Whether other graphs of the same call may follow, because Dynamo breaks its trace.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        joint: JointPart,
+        name: str,
+        *,
+        compiled: bool = False,
+        lacking: Container[int] = (),
+        program: Program | None = None,
+        has_small_groups: bool = False,
+    ) -> None:
+        if program is None:
+            program = joint.program
+            if compiled:
+                program = fused_where_it_works(program, name, session.groups)
+        super().__init__(joint, program, name, session.options.keep, lacking)
+        self.session, self.has_small_groups = session, has_small_groups
+        self.is_followed = False
+        self.code = PartCode(joint, program, self.sizes.names, compiled=compiled)
+        self._small: TracedPart | None = None
+        self._runs_small = False
+        self.backward_place = BackwardAutocast()
+        self._counts = [0] * self.graph.num_ops
+        self._zeros = tuple(self._counts)
+        self.layouts: GradientLayouts | LackingGradients | None = None
+        self.early: EarlyGradients | None = None
+        # By the place of a call's header; nodes of the autograd graph hold them.
+        self._early_calls: WeakValueDictionary[int, EarlyGradients] = WeakValueDictionary()
+
+    # -- the same part in other forms -------------------------------------------------------------
+
+    def with_small_groups(self) -> TracedPart | None:
+        """The same part in groups that take less room, which runs in its place from now on.
+
+        ``None`` if there are none. Their code is compiled once.
+        """
+        if self._small is None:
+            program = narrower_where_it_works(
+                self._joint.program, self.program, self.session.groups
+            )
+            if program is None:
+                return None
+            self._small = TracedPart(
+                self.session,
+                self._joint,
+                self.name,
+                compiled=True,
+                lacking=self._lacking,
+                program=program,
+                has_small_groups=True,
+            )
+            self._small.backward_place = self.backward_place
+            self._small.is_followed = self.is_followed
+            self._small.layouts, self._small.makes_zeros = self.layouts, self.makes_zeros
+        self._runs_small = True
+        self._small.uses_as(self)
+        return self._small
+
+    def mark(self, number: int) -> int:
+        """The schedule `number` as one number, which tells these groups from the other ones."""
+        return ~number if self.has_small_groups else number
+
+    def take_back(self) -> None:
+        """Run by large groups again; calls of the part in small groups may still be in flight."""
+        self._runs_small = False
+
+    @property
+    def _present(self) -> TracedPart:
+        """The part that runs where autograd calls this one."""
+        return self._small if self._runs_small and self._small is not None else self
+
+    def without_gradients(self, lacking: Collection[int]) -> TracedPart | None:
+        """The same part for a backward without these gradients; ``None`` if it has no such form."""
+        program = None
+        if self.program is not self._joint.program:  # else inductor did not compile it
+            program = without_gradients_where_it_works(
+                self._joint.program, lacking, self.session.groups, narrow=self.has_small_groups
+            )
+        if program is None:
+            return None
+        return TracedPart(
+            self.session,
+            self._joint,
+            self.name,
+            compiled=True,
+            lacking=[self.given[i].output for i in lacking],
+            program=program,
+        )
+
+    def runs_by(self, layouts: GradientLayouts | LackingGradients) -> None:
+        """Let `layouts` choose the backwards: no zeros are made for gradients that do not come."""
+        self.layouts, self.makes_zeros = layouts, False
+
+    def _taken_without(self, number: int) -> tuple[PlannedPart, int] | None:
+        """The part and the number of its schedule that run where gradients lack as in `use`."""
+        if self.layouts is None:
+            return None
+        return self.layouts.taken_without(self, number, self.use.lacking)
+
+    # -- its schedules ----------------------------------------------------------------------------
+
+    def code_of(self, schedule: Schedule) -> EmittedCode:
+        """The code of `schedule`, for `add`; may be made in another thread. O(runs)."""
+        return self.code.emitted([int(run) for run in schedule.bind(self.graph)])
+
+    def add(self, schedule: Schedule, code: EmittedCode | None = None) -> int:
+        """Add `schedule`, by which calls can run from now on; returns its number."""
+        number = super().add(schedule)
+        if number == self.code.num:
+            self.code.add([int(run) for run in schedule.bind(self.graph)], code)
+        return number
+
+    # -- its halves -------------------------------------------------------------------------------
+
+    def forward(self, arguments: list[Any]) -> list[Any]:
+        """The outputs, followed by what `backward` needs; `arguments` is emptied."""
+        try:
+            return self._forward(arguments)
+        except BaseException:  # as of a check: the loop may go on with the next batch
+            self.session.forward_fails()
+            raise
+
+    def _forward(self, arguments: list[Any]) -> list[Any]:
+        early, self.early = self.early, None
+        found = dict(zip(self._joint.inputs, arguments, strict=True))
+        binding = self.sizes.read(arguments)
+        given = arguments if early is None else early.own(arguments)
+        with without_alias_checks():  # measures the ops, and compares schedules
+            number = self.session.forward_begins(self._present, given, binding)
+            given.clear()
+            arguments.clear()
+            part = self._present  # plans may have put small groups in the place of large ones
+            if self.session.checks:
+                number = part._compared(number, found, binding)
+            part.trust.meet(binding)
+        return part._run_forward(number, binding, found, early)
+
+    def _run_forward(
+        self, number: int, binding: Binding, found: dict[int, Any], early: EarlyGradients | None
+    ) -> list[Any]:
+        """The forward by schedule `number`, on the arguments that were `found`."""
+        halves, constants = self.code.halves(number), self.program.constants
+        resident = [found[v] if v in found else constants[v] for v in halves.resident]
+        found.clear()
+        random = RandomReplay(len(halves.repeated_random), self.device)
+        self._counts[:] = self._zeros
+        sizes = self.code.sizes(number, binding)
+        outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
+        made = dict(zip(self.program.outputs, outputs, strict=True))
+        header = torch.tensor([self.mark(number), *binding])
+        self._early_calls.pop(header.data_ptr(), None)
+        if early is not None:
+            self._early_calls[header.data_ptr()] = early
+        kept = [
+            tensor
+            for v, tensor in zip(halves.resident, resident, strict=True)
+            if v in halves.read_backward and v not in constants
+        ]
+        states = [random.states[k] for k in halves.carried_states]
+        held = [made[v] for v in self.program.held]
+        self.session.forward_ends(self, held, header)
+        del held
+        returned = self.code.returned(made, binding)
+        return [*returned, header, *states, *kept, *carried]
+
+    def _compared(self, number: int, found: dict[int, Any], binding: Binding) -> int:
+        """Compare the schedule `number` if it is new; returns the number of the schedule to run.
+
+        And others that were made for sizes to come, of which no step is to wait then.
+        """
+        trust = self.trust
+        comparison = ScheduleComparison(self, found, binding)
+        if trust.is_new(number, binding):
+            if self.session.is_rehearsing:  # a whole step is compared with the plain one anyway
+                trust.trust(number, binding)
+            else:
+                others = self.session.others_that_fit(self, binding)
+                chosen, wrong = trust.settle(number, binding, others, comparison.difference)
+                if wrong is not None:
+                    self.session.refuse(self, chosen, wrong)
+                number = chosen
+        trust.runs(number, binding)
+        self._compare_ahead(number, comparison, binding)
+        return number
+
+    def _compare_ahead(self, number: int, comparison: ScheduleComparison, binding: Binding) -> None:
+        """Compare schedules that no step needs yet, beside the schedule `number` of this one."""
+        trust = self.trust
+        if not trust.expects:
+            return
+        # Nothing is looked for in steps that have nothing to compare: most of them.
+        fitting = self.session.others_that_fit(self, binding) if trust.may_compare(binding) else []
+        for ahead in trust.expected(binding, fitting):
+            others = [number, *fitting]
+            _, wrong = trust.settle(ahead, binding, others, comparison.difference)
+            if wrong is not None:
+                self.session.refuse_ahead(self, wrong)
+
+    def backward(self, arguments: list[Any]) -> list[Any]:
+        """The gradients of the arguments of `forward`; `arguments` is emptied."""
+        with self.session.telling():
+            small = self._small
+            part = self if small is None or int(arguments[0][0]) >= 0 else small
+            return part._backward(arguments)
+
+    def _backward(self, arguments: list[Any]) -> list[Any]:
+        num_given = len(self.program.tangents)
+        given = arguments[len(arguments) - num_given :]
+        del arguments[len(arguments) - num_given :]
+        header = arguments.pop(0)
+        number, *binding = header.tolist()
+        number = self.mark(number)  # which is its own inverse
+        self.session.backward_begins(self, header, given)
+        mine, constants = self.code.halves(number), self.program.constants
+        part, halves = self, mine
+        if self.layouts is not None:
+            part, halves = self.layouts.backward_of(self, number, given)
+        else:
+            put_in_form(given, self.given)
+        states = {mine.repeated_random[k]: arguments.pop(0) for k in mine.carried_states}
+        kept = {
+            v: arguments.pop(0)
+            for v in mine.resident
+            if v in mine.read_backward and v not in constants
+        }
+        made = dict(zip(mine.carried, arguments, strict=True))
+        arguments.clear()
+        random = RandomReplay(len(halves.repeated_random), self.device)
+        for k in halves.carried_states:
+            random.states[k] = states[halves.repeated_random[k]]
+        resident = [constants[v] if v in constants else kept.get(v) for v in halves.resident]
+        carried = [made[v] for v in halves.carried]
+        del states, kept, made
+        sizes = self.code.sizes(number, binding)
+        early = self._early_calls.get(header.data_ptr())
+        places: Places = []
+        if early is not None:
+            halves, places = self.code.in_pieces(number, early.bucket_bytes)
+        gradients = halves.backward.function(
+            resident, carried, given, part._counts, random, None, sizes
+        )
+        if early is not None:
+            return self._begun(early, header, gradients, places)
+        found = part.code.by_argument(gradients)
+        if part is not self:
+            self._count(part)
+        self.session.backward_ends(header, lambda: part.code.of_inputs(found))
+        return found
+
+    # -- gradients that come early ----------------------------------------------------------------
+
+    def gives_early(self, arguments: Sequence[Any]) -> EarlyGradients | None:
+        """How gradients come before the backward ends, where a wrapper averages them over ranks.
+
+        ``None`` where nothing does, and where they all come together.
+        """
+        num_bytes = bucket_bytes()
+        if num_bytes is None or self.layouts is not None or not torch.is_grad_enabled():
+            return None
+        if len(arguments) != len(self._joint.inputs):
+            return None
+        number = self.add(Schedule.store_all(self.graph))
+        buckets = self.code.buckets(number, num_bytes)
+        later = [arguments[at] for bucket in buckets[1:] for at in bucket]
+        if not later or any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in later):
+            return None
+        return EarlyGradients(buckets, arguments, num_bytes)
+
+    def _begun(
+        self, early: EarlyGradients, header: torch.Tensor, lists: Any, places: Places
+    ) -> list[Any]:
+        """The first gradients of a backward that runs as its `lists` of gradients are asked for."""
+        num_inputs = len(self.program.input_gradients)
+
+        def ended(last: list[torch.Tensor]) -> None:
+            of_inputs = last[len(last) - num_inputs :]
+            self.session.backward_ends(header, lambda: of_inputs)
+
+        pieces = pieces_of(lists, places, ended)
+        at_once = not self.session.may_give_early(self)
+        return early.begin(pieces, len(self._joint.gradients), at_once=at_once)
+
+    def _count(self, other: TracedPart) -> None:
+        """Add what the backward of `other` has run."""
+        index = {name: i for i, name in enumerate(self.graph.op_names)}
+        for name, count in other.run_counts.items():
+            if name in index:
+                self._counts[index[name]] += count
+        other._counts[:] = [0] * len(other._counts)
+
+    @property
+    def run_counts(self) -> dict[str, int]:
+        """Op -> number of runs in the last call; complete after its backward."""
+        return dict(zip(self.graph.op_names, self._counts, strict=True))

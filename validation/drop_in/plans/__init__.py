@@ -1,0 +1,1 @@
+"""Which schedule each call of a step runs by, within one budget."""

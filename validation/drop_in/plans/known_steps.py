@@ -1,0 +1,261 @@
+"""What is known of the steps of a model: their parts, their measurements, and the bytes beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from schedsim import Graph, Schedule, simulate
+from schedsim.plans.budgets import is_share
+from schedsim.plans.plan import Plan
+
+from ...whole_step.step_budget import budget_in_bytes
+from ..drop_in_options import DropInOptions
+from ..parts.part_line import PartCost
+from ..parts.part_sizes import Binding
+from ..parts.planned_part import PlannedPart
+from ..records.step_record import (
+    Key,
+    StepRecord,
+    bytes_between_halves,
+    bytes_by_itself,
+    single_peak_bytes,
+)
+
+_LONGER = 1.25
+"""Growth of outputs over all before at which the code around is measured again."""
+
+
+class KnownSteps:
+    """The steps seen, and what their plans count.
+
+    Parameters
+    ----------
+    parts
+        Parts seen so far; more may come.
+    before_measuring
+        Function that is called before ops are measured.
+
+    Attributes
+    ----------
+    records
+        A record of each kind of step seen, the one with the largest outputs.
+    num_planned
+        Number of these that plans are for; 0 where all are to be planned anew.
+    largest
+        For each part, the open sizes that plans are for.
+    numbers, planned
+        For each call that is planned: the number of its schedule; its sizes, and its cost there.
+    budget_bytes
+        The budget in bytes, once a step has come.
+    peak_bytes
+        Predicted peak of the steps planned last; ``None`` before.
+    plan
+        The plan that was made last.
+    resident_bytes
+        Most bytes seen that are resident from before a step to after it.
+    passing_bytes
+        Most bytes seen of results of earlier steps that are gone before the first backward.
+    passing_now
+        Those before the present step.
+    passes
+        Whether results of earlier steps are taken to go so.
+    left_bytes
+        Most bytes seen that the code behind a step has left for the next one.
+    made_bytes
+        Bytes of the states of optimizers at present that nothing has foreseen.
+    growing_bytes
+        Bytes by which the histories of optimizers will still grow.
+    """
+
+    def __init__(
+        self,
+        options: DropInOptions,
+        parts: Sequence[PlannedPart],
+        before_measuring: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.options, self.parts = options, parts
+        self._before_measuring = before_measuring
+        self.records: list[StepRecord] = []
+        self.num_planned = 0
+        self.largest: dict[int, Binding] = {}
+        self.numbers: dict[Key, int] = {}
+        self.planned: dict[Key, tuple[Binding, PartCost]] = {}
+        self.budget_bytes: int | None = None
+        self.peak_bytes: int | None = None
+        self.plan: Plan | None = None
+        self.resident_bytes = -1
+        self.passing_bytes = self.passing_now = 0
+        self.passes = True
+        self.left_bytes = self.made_bytes = self.growing_bytes = 0
+        self._replaced: set[int] = set()
+
+    # -- what is seen -----------------------------------------------------------------------------
+
+    def see_resident(self, resident_bytes: int, passing_bytes: int) -> int:
+        """Note the bytes beside the step that begins; by how many they exceed all before."""
+        growth = max(0, resident_bytes - self.resident_bytes)
+        growth += max(0, passing_bytes - self.passing_bytes)
+        self.resident_bytes = max(resident_bytes, self.resident_bytes)
+        self.passing_now = passing_bytes
+        self.passing_bytes = max(passing_bytes, self.passing_bytes)
+        return growth
+
+    def see_sizes(self, index: int, binding: Binding) -> None:
+        """Note the largest batch, for which plans are made."""
+        part = self.parts[index]
+        if not part.is_measured:
+            self.measure(part, part.sizes.limit(binding, self.options.largest))
+        known = self.largest.get(index)
+        binding = part.sizes.limit(binding, self.options.largest)
+        if known is None or (
+            binding != known
+            and part.store_all_cost(binding).kept_bytes > part.store_all_cost(known).kept_bytes
+        ):
+            self.largest[index] = binding
+
+    def measure(self, part: PlannedPart, binding: Binding) -> None:
+        """Measure the ops of `part` at these sizes, if they were not."""
+        if binding not in part.sizes.measured:
+            self._before_measuring()
+            part.measure(binding)
+
+    def measure_largest(self) -> None:
+        """Measure the ops of all steps seen at the sizes that plans are for."""
+        for index in dict.fromkeys(index for record in self.records for index, _ in record.keys):
+            self.measure(self.parts[index], self.largest[index])
+
+    def learn(self, record: StepRecord) -> bool:
+        """Take in the measurements of a step; whether a known one of its kind is forgotten.
+
+        At the same sizes, the most of both counts: code between halves may differ from step to
+        step. But what stood beside no results of the step before is measured anew beside them.
+        """
+        same = [known for known in self.records if known.is_like(record)]
+        if same and self._output_bytes(same[0]) > self._output_bytes(record):
+            return False
+        is_forgotten = bool(same)
+        if same and same[0].bindings == record.bindings:
+            if same[0].passing_bytes or not record.passing_bytes:
+                record, is_forgotten = record.most_with(same[0]), False
+            if record.differs_from(same[0]):
+                self.num_planned = 0
+        elif same and same[0].passing_bytes != record.passing_bytes:
+            self.num_planned = 0
+        self.records = [known for known in self.records if not known.is_like(record)] + [record]
+        return is_forgotten
+
+    def forget(self, index: int) -> None:
+        """Forget the steps in which part `index` ran: no other will."""
+        self._replaced.add(index)
+        self.records = [
+            record for record in self.records if all(key[0] != index for key in record.keys)
+        ]
+        self.num_planned = min(self.num_planned, len(self.records))
+        self.forget_numbers(index)
+
+    def forget_numbers(self, index: int) -> None:
+        """Forget the schedules by which the calls of part `index` were to run."""
+        for key in [key for key in self.numbers if key[0] == index]:
+            del self.numbers[key], self.planned[key]
+
+    @property
+    def wants_passing(self) -> bool:
+        """Whether the code between halves is still to be measured beside such results."""
+        known = max((record.passing_bytes for record in self.records), default=0)
+        return self.passes and self.passing_now > _LONGER * known
+
+    def is_longest(self, key: Key, binding: Binding) -> bool:
+        """Whether this call's outputs are so large that the code around it must be measured."""
+        if not binding:
+            return False
+        part = self.parts[key[0]]
+        found = [
+            part.output_bytes(record.bindings[record.keys.index(key)])
+            for record in self.records
+            if key in record.keys
+        ]
+        return bool(found) and part.output_bytes(binding) > _LONGER * max(found)
+
+    def _output_bytes(self, record: StepRecord) -> int:
+        calls = zip(record.keys, record.bindings, strict=True)
+        return sum(self.parts[index].output_bytes(binding) for (index, _), binding in calls)
+
+    # -- what plans count -------------------------------------------------------------------------
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the budget is given as a share of the peak of a step that keeps everything."""
+        budget = self.options.budget
+        return isinstance(budget, str) and is_share(budget)
+
+    def budget_for(self, workload: Graph) -> int:
+        """The budget in bytes; a share is taken of the known store-all peak of a step."""
+        if self.budget_bytes is None or not self.records:
+            store_all = simulate(workload, Schedule.store_all(workload)).peak_bytes
+            self.budget_bytes = budget_in_bytes(self.options.budget, store_all, [])
+        return self.budget_bytes
+
+    def take_share(self, store_all_peaks: Iterable[int]) -> None:
+        """Take a share of the largest of these steps, which keep everything, as the budget."""
+        most = max(store_all_peaks)
+        self.budget_bytes = budget_in_bytes(self.options.budget, most, [])
+
+    def budget_at(self, record: StepRecord, binding: Binding) -> int:
+        """The budget of a step of one part at the sizes of `binding`.
+
+        A share is one of the largest step, so that a larger one has more.
+        """
+        assert self.budget_bytes is not None
+        if not self.is_share:
+            return self.budget_bytes
+        part, _ = self.single(record)
+        peak = self.single_peak(record, part, binding, part.store_all_cost(binding))
+        return max(self.budget_bytes, budget_in_bytes(self.options.budget, peak, []))
+
+    def take_larger_share(self, key: Key, binding: Binding) -> None:
+        """Take a share as one of the step with this call at these sizes, if that is the largest."""
+        if not self.is_share or self.budget_bytes is None:
+            return
+        singles = [record for record in self.records if record.keys == (key,)]
+        budgets = [self.budget_at(record, binding) for record in singles]
+        self.budget_bytes = max([self.budget_bytes, *budgets])
+
+    def store_all_bytes(self) -> int:
+        """Bytes that the parts keep if nothing is recomputed."""
+        return sum(
+            part.store_all_cost(part.sizes.traced).backward_bytes
+            for index, part in enumerate(self.parts)
+            if index not in self._replaced
+        )
+
+    def single(self, record: StepRecord) -> tuple[PlannedPart, Binding]:
+        """The only part of a step, and the largest sizes seen of it."""
+        index = record.keys[0][0]
+        return self.parts[index], self.largest[index]
+
+    def workload(
+        self, record: StepRecord, part: PlannedPart, binding: Binding, *, zeros: bool = False
+    ) -> Graph:
+        """The workload of a step of one part."""
+        passing = self.passing_bytes
+        held, outside = bytes_between_halves(record, part, binding, passing)
+        static = self.resident_bytes + held
+        return part.workload(static, outside, binding, passing, zeros=zeros)
+
+    def peak_of(self, record: StepRecord, schedule: Schedule) -> int:
+        """The peak of a step of one part by `schedule`, at the largest sizes."""
+        part, binding = self.single(record)
+        cost = part.cost(part.add(schedule), binding)
+        return self.single_peak(record, part, binding, cost)
+
+    def single_peak(
+        self, record: StepRecord, part: PlannedPart, binding: Binding, cost: PartCost
+    ) -> int:
+        """The peak of a step of one part at the sizes of `binding`, where the part costs `cost`."""
+        peak = single_peak_bytes(record, part, binding, cost, self.passing_bytes)
+        return self.resident_bytes + peak
+
+    def by_itself(self, record: StepRecord) -> int:
+        """The least peak of a step of one part, whatever the part's schedule."""
+        by_itself = bytes_by_itself(record, *self.single(record), self.passing_bytes)
+        return self.resident_bytes + by_itself

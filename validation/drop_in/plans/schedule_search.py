@@ -1,0 +1,153 @@
+"""Searches for a schedule of a part, and the refusal where none fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from schedsim import Graph
+from schedsim.api import try_plan
+from schedsim.errors import InfeasibleBudgetError
+from schedsim.plans.least_budget import LeastBudget
+from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
+
+from ..drop_in_options import DropInOptions
+from .known_steps import KnownSteps
+from .ordered_line import OrderedLine, least_budget
+
+_LONGER_SEARCHES = (4.0, 12.0)
+"""Factors of effort by which a schedule is searched again where the first search finds none."""
+_FEW_RESULTS = 1024
+"""Bytes of results that a loop collects, as its losses, in a budget that is named before it."""
+_QUICK_EFFORT = 0.03
+"""Effort of a search that a step waits for, because its sizes came before their schedule."""
+
+
+class ScheduleSearch:
+    """Searches by the planner and the effort that the user chose."""
+
+    def __init__(self, options: DropInOptions) -> None:
+        self._options = options
+
+    def search(self, workload: Graph, budget_bytes: int, share: float) -> Plan:
+        """A plan, by `share` of the effort."""
+        options: dict[str, Any] = {}
+        if self._options.planner == "auto":
+            options["effort"] = max(0.2, share * self._options.effort)
+            if self._options.time_limit_s is not None:
+                options["time_limit_s"] = self._options.time_limit_s
+        return try_plan(workload, max(1, budget_bytes), self._options.planner, **options)
+
+    def search_long(self, workload: Graph, budget_bytes: int, share: float) -> Plan:
+        """Search as `search` does, and longer before the step is refused without a proof."""
+        for factor in (1.0, *_LONGER_SEARCHES):
+            plan = self.search(workload, budget_bytes, factor * share)
+            is_refuted = plan.least.refutes(budget_bytes)
+            if plan.schedule is not None or is_refuted or self._options.planner != "auto":
+                break
+        return plan
+
+    def search_quickly(self, workload: Graph, budget_bytes: int) -> Plan | None:
+        """A plan that a step can wait for; ``None`` where the user chose another planner."""
+        if self._options.planner != "auto":
+            return None
+        return try_plan(workload, max(1, budget_bytes), "auto", effort=_QUICK_EFFORT)
+
+
+def infeasible(
+    known: KnownSteps,
+    name: str,
+    plan: Plan,
+    roomy_bytes: int | None = None,
+    beside_bytes: int = 0,
+) -> InfeasibleBudgetError:
+    """The error for a step `name` for which `plan` has no schedule.
+
+    Parameters
+    ----------
+    roomy_bytes
+        Before any step of the loop has run: the least budget with room for what the loop may do
+        with outputs, as far as one was found.
+    beside_bytes
+        Bytes that most loops hold beside the step: the budget that is named has room for them.
+    """
+    assert known.budget_bytes is not None
+    if beside_bytes and plan.min_feasible_bytes is not None:
+        found = plan.min_feasible_bytes + beside_bytes  # the floor is no higher without them
+        plan = replace(plan, least=replace(plan.least, found_bytes=found))
+    least = plan.min_feasible_bytes
+    remedy = "give more, "
+    if least is not None:
+        remedy = _before_steps(known, least, roomy_bytes)
+        if known.records:
+            remedy = f"budget={least + known.growing_bytes}, "
+    return InfeasibleBudgetError(
+        f"{name} does not fit {format_bytes(known.budget_bytes)}"
+        + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
+        plan=plan,
+        hint=remedy
+        + ("a smaller optimizer state, or " if known.options.optimizer else "")
+        + "a smaller batch"
+        + beside_a_step(known),
+    )
+
+
+def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str:
+    """The budget to name where it is not known what the loop takes besides.
+
+    One that the next try refuses again, for outputs that the loop holds or for the states of its
+    optimizer, is no remedy.
+    """
+    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS + known.growing_bytes
+    states = 0
+    if known.options.optimizer is None and not known.made_bytes:
+        states = 2 * sum(part.gradient_bytes for part in known.parts)
+    adam = f", {format_bytes(states)} of that for the states of Adam" if states else ""
+    return (
+        f"budget={budget + states} (with room for outputs that the loop holds and for its "
+        f"loss{adam}; what else it takes is not known yet), "
+    )
+
+
+def beside_a_step(known: KnownSteps) -> str:
+    """What the step holds and what the budget is a share of, for the end of a hint."""
+    made = ""
+    if known.made_bytes:
+        made = (
+            f"; {format_bytes(known.made_bytes)} are states that an optimizer has made: "
+            'optimizer="adamw", or as it is called, counts them before the first step'
+        )
+    if known.growing_bytes:
+        made = (
+            f"; {format_bytes(known.made_bytes)} are the history that LBFGS has made, and "
+            f"{format_bytes(known.growing_bytes)} of the budget that is named are for what it will "
+            "grow by: a smaller history_size takes less"
+        )
+    if not known.is_share:
+        return made
+    return (
+        f"{made}; {known.options.budget} is of the largest step so far: where larger ones come, as "
+        "after a first small batch, say so by largest={0: SIZE}, or give bytes"
+    )
+
+
+def infeasible_line(
+    line: OrderedLine, budget_bytes: int, plan: Plan, hint: str = ""
+) -> InfeasibleBudgetError:
+    """The error for a step of several parts of which no division fits.
+
+    Parameters
+    ----------
+    plan
+        The plan of a part that was made last.
+    hint
+        The end of its hint.
+    """
+    least = least_budget(line, budget_bytes)
+    return InfeasibleBudgetError(
+        f"a step of {len(line.calls)} parts does not fit {format_bytes(budget_bytes)}: "
+        f"the least found is {format_bytes(least)}",
+        plan=replace(plan, budget_bytes=budget_bytes, least=LeastBudget(least)),
+        hint=f"budget={least}, or a smaller batch{hint}",
+    )

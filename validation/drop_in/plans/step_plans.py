@@ -1,0 +1,392 @@
+"""The schedules of the parts of a step: planned for the largest sizes, evaluated for others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from schedsim.dataflow.run_once import matches
+from schedsim.errors import InfeasibleBudgetError
+
+from ...guards.plan_variants import PlainStepWarning, ReplannedWarning
+from ...user_warnings import warn_user
+from ..drop_in_options import DropInOptions
+from ..parts.part_line import LinePlan, PartCost
+from ..parts.part_sizes import Binding
+from ..parts.small_groups import SmallGroups
+from ..parts.traced_part import TracedPart
+from ..records.step_record import Key, StepRecord, last_first
+from .first_refusals import FirstRefusals
+from .first_steps import FirstSteps
+from .known_steps import KnownSteps
+from .line_steps import LineSteps
+from .other_sizes import OtherSizes
+from .schedule_search import ScheduleSearch
+from .single_steps import plan_single, store_all_peak
+
+T = TypeVar("T")
+
+_GROWS = 3
+"""Times that what is resident outgrows a plan before it is taken to grow on."""
+
+
+class StepPlans:
+    """Schedules for the calls of parts, within one budget.
+
+    If a call's open sizes differ from those planned for, it runs by the quickest known schedule
+    whose peak, evaluated at the call's sizes, is within the budget. If there is none, the step is
+    planned anew.
+
+    Parameters
+    ----------
+    parts
+        Parts seen so far; more may come.
+    before_measuring
+        Function that is called before ops are measured.
+
+    Attributes
+    ----------
+    known : KnownSteps
+        What the plans count.
+    small : SmallGroups
+        Which parts of compiled steps run in small groups.
+    refusals : FirstRefusals
+        Refusals of graphs of the first forward, until all of its graphs are known.
+    """
+
+    def __init__(
+        self,
+        options: DropInOptions,
+        parts: list[TracedPart],
+        before_measuring: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._options, self._parts = options, parts
+        self.known = KnownSteps(options, parts, before_measuring)
+        search = ScheduleSearch(options)
+        self._first = FirstSteps(self.known, search)
+        self._lines = LineSteps(self.known, search)
+        self._sizes = OtherSizes(self.known, parts, search)
+        self.small = SmallGroups(parts, self._part_is_replaced)
+        self.refusals = FirstRefusals(self.known, parts, self._first, search)
+        self._search = search
+        self._num_grown = 0
+        self._chosen: dict[tuple[Key, Binding], int] = {}
+        self._unknown: set[str] = set()
+        self._said: set[str] = set()
+
+    # -- for the room of the allocator ------------------------------------------------------------
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget in bytes, once a step has come; else ``None``."""
+        return self.known.budget_bytes
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Predicted peak of the steps planned last; ``None`` before."""
+        return self.known.peak_bytes
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the budget was given as a share."""
+        return self.known.is_share
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that plans are made beside."""
+        return self.known.resident_bytes
+
+    @resident_bytes.setter
+    def resident_bytes(self, num_bytes: int) -> None:
+        self.known.resident_bytes = num_bytes
+
+    @property
+    def present(self) -> tuple[Any, ...]:
+        """What tells the present plan from others."""
+        return self.known.numbers, self.known.peak_bytes, self.small.num_changes
+
+    def is_for_sizes(self, key: Key, binding: Binding) -> bool:
+        """Whether a call is planned, and for these open sizes."""
+        return key in self.known.numbers and binding == self.known.largest.get(key[0])
+
+    # -- for the session --------------------------------------------------------------------------
+
+    def begin(self, resident_bytes: int, passing_bytes: int = 0) -> None:
+        """Begin a step beside `resident_bytes`, and plan if something new was seen.
+
+        Parameters
+        ----------
+        passing_bytes
+            Bytes of results of earlier steps, beside these, until the first backward.
+        """
+        self.refusals.tell()
+        if self._sizes.take_up():
+            self._chosen.clear()
+        growth = self.known.see_resident(resident_bytes, passing_bytes)
+        if len(self.known.records) > self.known.num_planned:
+            self._plan_steps()
+        elif growth and self.known.records:
+            self._grow(growth)
+        elif growth:
+            self._first.clear()
+
+    def _grow(self, growth: int) -> None:
+        """Plan beside so many more resident bytes, if the present plans do not fit.
+
+        What grows from step to step, as a list of results does, is planned for some steps ahead.
+        """
+        known = self.known
+        assert known.peak_bytes is not None
+        assert known.budget_bytes is not None
+        if known.peak_bytes + growth <= known.budget_bytes:
+            known.peak_bytes += growth
+            self._chosen.clear()
+            return
+        self._num_grown += 1
+        ahead = growth << min(self._num_grown, 10) if self._num_grown > _GROWS else 0
+        known.resident_bytes += ahead
+        try:
+            self._plan_steps()
+        except InfeasibleBudgetError:
+            if not ahead:
+                raise
+            known.resident_bytes -= ahead
+            self._plan_steps()
+
+    def leave_rehearsal(self, resident_bytes: int) -> None:
+        """Forget what was resident beside a rehearsal: a second copy of the step's inputs.
+
+        Steps that have been planned beside it stay as they are.
+        """
+        if resident_bytes >= 0 and not self.known.records:
+            self.known.resident_bytes = resident_bytes
+
+    def learn(self, record: StepRecord) -> bool:
+        """Take in the measurements of a step; whether a known one of its kind is forgotten."""
+        self._chosen.clear()
+        return self.known.learn(record)
+
+    def plan_anew(self) -> None:
+        """Plan when the next step begins: what the plans are for was not so."""
+        self.known.num_planned = 0
+        self._chosen.clear()
+        if not self.known.passes:
+            self.known.passing_bytes = 0
+        if not self.known.records:
+            self._first.clear()
+
+    def is_for(self, keys: tuple[Key, ...], order: tuple[int, ...]) -> bool:
+        """Whether the schedules of these calls are for this order of their halves.
+
+        Calls of known steps that run backward from the last to the first are, unless the same calls
+        were seen in other orders alone.
+        """
+        seen = [record.halves for record in self.known.records if record.keys == keys]
+        return order in seen or (not seen and order == last_first(len(keys)))
+
+    def forget(self, index: int) -> None:
+        """Forget the steps in which part `index` ran: no other will."""
+        self.known.forget(index)
+        self._first.forget(index)
+        self._chosen.clear()
+
+    def planned_for(self, key: Key) -> Binding:
+        """The open sizes that a call was planned for."""
+        return self.known.planned[key][0]
+
+    def number_for(
+        self,
+        key: Key,
+        binding: Binding,
+        resident_bytes: Callable[[], int],
+        earlier_bytes: int,
+    ) -> int:
+        """The number of the schedule by which a call runs.
+
+        Parameters
+        ----------
+        resident_bytes
+            Gives the bytes beside the step, where they must be known.
+        earlier_bytes
+            Bytes that its earlier calls keep.
+        """
+        known = self.known
+        known.see_sizes(key[0], binding)
+        if key not in known.numbers:
+            known.resident_bytes = max(known.resident_bytes, resident_bytes())
+            try:
+                return self.small.or_small(
+                    key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
+                )
+            except InfeasibleBudgetError as error:
+                return self.refusals.put_off(error, key[0], binding, earlier_bytes)
+        if not binding:
+            return known.numbers[key]
+        at = (key, binding)
+        if at not in self._chosen:
+            known.take_larger_share(key, binding)
+            found = self._sizes.fitting(key, binding)
+            if found is None:
+                found = self._grown(key, binding, earlier_bytes)
+            else:
+                self._sizes.improve(key, binding, found)
+            self._sizes.look_ahead(key)
+            quick = self._sizes.without_comparison(key, binding, found)
+            if quick != found:
+                return quick
+            self._chosen[at] = found
+        return self._chosen[at]
+
+    def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:
+        """Schedules of `part` with which a step beside these bytes is within the budget.
+
+        The quickest comes first: it repeats least, and so differs most from the others.
+        """
+        return self._sizes.within(part, binding, beside_bytes)
+
+    def has_room_for_hooks(self, index: int) -> bool:
+        """Whether the code after a backward of part `index` fits beside any point of the step.
+
+        As where gradients reach hooks, like those that average them, before the backward ends.
+        """
+        known = self.known
+        most = [
+            stretch.most
+            for record in known.records
+            for key, stretch in zip(record.keys, record.after_backward, strict=True)
+            if key[0] == index
+        ]
+        if not most or known.peak_bytes is None or known.budget_bytes is None:
+            return False
+        return known.peak_bytes + max(0, *most) <= known.budget_bytes
+
+    def _part_is_replaced(self, index: int) -> None:
+        """Forget the schedules of a part that runs in other groups: its steps are planned anew."""
+        self._first.forget(index)
+        self.known.forget_numbers(index)
+        self.known.num_planned = 0
+        self._chosen.clear()
+
+    def wait(self) -> None:
+        """Wait until no background search runs; the next step uses the result."""
+        self._sizes.wait()
+
+    # -- sizes that differ ------------------------------------------------------------------------
+
+    def _grown(self, key: Key, binding: Binding, earlier_bytes: int) -> int:
+        """A schedule for a call that fits by no known schedule."""
+        part, sizes = self._parts[key[0]], self._sizes
+        in_lines = any(key in record.keys and len(record.keys) > 1 for record in self.known.records)
+        if in_lines and earlier_bytes:
+            return self._late(key, binding)
+        sizes.follow(key, binding)
+        if in_lines and self._replan(searches=False):
+            found = sizes.fitting(key, binding)
+            if found is not None:
+                return found
+        self._say(
+            f"the step is planned anew for larger inputs{part.sizes.in_words(binding)}",
+            ReplannedWarning,
+        )
+        quick = None if in_lines else sizes.found_quickly(key, binding)
+        if quick is not None:
+            return quick
+        self._replan()
+        found = sizes.fitting(key, binding)
+        if found is None and in_lines:
+            return self._late(key, binding)
+        return self.known.numbers[key] if found is None else found
+
+    def _late(self, key: Key, binding: Binding) -> int:
+        """The schedule of least memory, for a call larger than its step's first call implied."""
+        part = self._parts[key[0]]
+        self._say(
+            f"{part.name} has larger inputs than its step began with"
+            f"{part.sizes.in_words(binding)}: this step may exceed the budget",
+            PlainStepWarning,
+        )
+        self.known.num_planned = 0  # plan anew when the next step begins
+        self.known.largest[key[0]] = binding
+        costs = [part.cost(number, binding) for number in range(len(part.schedules))]
+        return min(costs, key=lambda cost: (cost.backward_bytes, cost.kept_bytes)).number
+
+    def _say(self, line: str, kind: type[UserWarning]) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            warn_user(line, kind)
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def _plan_steps(self) -> None:
+        """Divide the budget anew, for all steps seen."""
+        self.known.num_planned = len(self.known.records)
+        self._look_for_kept()
+        self._replan()
+
+    def _replan(self, searches: bool = True) -> bool:
+        """Plan for all steps seen; returns whether there are plans without a further search."""
+        num_planned, before = self.known.num_planned, self.small.num_changes
+        found = self._replanned(searches)
+        if self.small.num_changes != before:  # what was planned first had other groups
+            found = self._replanned(searches)
+            self.known.num_planned = num_planned
+        return found
+
+    def _replanned(self, searches: bool) -> bool:
+        known, before = self.known, self.small.num_changes
+        self._chosen.clear()
+        numbers: dict[Key, int] = {}
+        chosen: dict[Key, PartCost] = {}
+        most = 0
+        singles = [record for record in known.records if len(record.keys) == 1]
+        others = [record for record in known.records if len(record.keys) > 1]
+        shared = {key for record in others for key in record.keys}
+        lines = [*others, *(record for record in singles if record.keys[0] in shared)]
+        singles = [record for record in singles if record.keys[0] not in shared]
+        if singles and not searches:
+            return False
+        if searches:
+            known.measure_largest()
+        if known.is_share:
+            with self.small.in_large():
+                peaks = [self._lines.store_all_peak(record) for record in lines]
+                known.take_share([*peaks, *(store_all_peak(known, record) for record in singles)])
+
+        def single(record: StepRecord) -> tuple[int, int]:
+            known.measure_largest()
+            return plan_single(known, self._search, record)
+
+        def line(record: StepRecord) -> LinePlan | None:
+            if not searches:
+                return self._lines.divided(record, chosen)
+            known.measure_largest()
+            is_same = self.small.num_changes == before
+            return self._lines.plan(record, chosen if is_same else {})
+
+        for record in singles:
+            numbers[record.keys[0]], peak = self._or_small(record, single)
+            most = max(most, peak)
+        for record in reversed(lines):
+            found = self._or_small(record, line)
+            if found is None:
+                return False
+            most = max(most, found.peak_bytes)
+            chosen.update(zip(record.keys, found.costs, strict=True))
+        numbers |= {key: cost.number for key, cost in chosen.items()}
+        known.peak_bytes, known.numbers = most, numbers
+        for key, number in numbers.items():
+            binding = known.largest[key[0]]
+            known.planned[key] = (binding, self._parts[key[0]].cost(number, binding))
+        return True
+
+    def _or_small(self, record: StepRecord, plan: Callable[[StepRecord], T]) -> T:
+        """The `plan` of a step, with its compiled parts in small groups if there is none else."""
+        return self.small.or_small((index for index, _ in record.keys), lambda: plan(record))
+
+    def _look_for_kept(self) -> None:
+        """Warn of patterns that name nothing, once the parts are known."""
+        names = [name for part in self._parts for name in part.graph.op_names]
+        for pattern in self._options.keep:
+            if not any(matches(name, pattern) for name in names) and pattern not in self._unknown:
+                self._unknown.add(pattern)
+                warn_user(f"keep={pattern!r} names no op of the step")

@@ -1,0 +1,140 @@
+"""The bytes of the code between the halves of parts, measured while a step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...measure.allocator import NO_BLOCKS
+from .held_results import HeldResults
+from .outside_code import OutsideBytes, OutsideMeter
+from .step_calls import PartCall, StepCalls
+from .step_record import StepRecord, last_first
+
+OVER = "backward is over"
+"""The mark of the end of a backward, behind the gradients of parameters."""
+Mark = tuple[str, int]
+"""What runs from a mark on, and the number of its call."""
+
+
+class StepMeter:
+    """The record of one step.
+
+    Attributes
+    ----------
+    marks
+        What ran from each mark on: ``"forward"``, ``"backward"``, ``"after forward"``,
+        ``"after backward"`` of a call, or another word with the number -1.
+    results
+        The results of the calls, watched until the step ends.
+    begins_early
+        Whether the record began before the code before the first part.
+    """
+
+    def __init__(self, meter: OutsideMeter) -> None:
+        self._meter = meter
+        self.marks: list[Mark] = []
+        self.results = HeldResults()
+        self.begins_early = True
+        meter.start()
+
+    def mark(self, what: str, number: int, watched: Mapping[int, int] = NO_BLOCKS) -> None:
+        """Note what is about to run."""
+        self._meter.mark(watched)
+        self.marks.append((what, number))
+
+    def release(self, num_bytes: int) -> None:
+        """Count `num_bytes` from before the start as free from now on."""
+        self._meter.release(num_bytes)
+
+    def stop(self) -> list[OutsideBytes] | None:
+        """The stretch before the first mark, and after each; ``None`` if another record began."""
+        stretches = self._meter.stop()
+        return stretches if len(stretches) == len(self.marks) + 1 else None
+
+    @property
+    def left_blocks(self) -> Mapping[int, int]:
+        """Once it has stopped: bytes by address of what the last stretch holds of its own."""
+        return self._meter.left_blocks
+
+    def behind(self, stretches: list[OutsideBytes]) -> OutsideBytes | None:
+        """The stretch behind the last backward; ``None`` if other code has run there."""
+        return stretches[-1] if self.marks[-1][0] == OVER else None
+
+    def front(self, first: OutsideBytes, made_before: int, *, is_resident: bool) -> OutsideBytes:
+        """The bytes of the code before the first part, from those of the `first` stretch.
+
+        Parameters
+        ----------
+        made_before
+            Bytes of what the first part reads and that code has made: they count as its inputs.
+        is_resident
+            Whether what is left there counts as resident, as on a CUDA device.
+        """
+        left = 0 if is_resident else max(0, first.left - made_before)
+        return OutsideBytes(first.most, left)
+
+    def record(
+        self,
+        stretches: list[OutsideBytes],
+        calls: StepCalls,
+        front: OutsideBytes,
+        passing_bytes: int,
+    ) -> StepRecord | None:
+        """The record of a step; ``None`` if some half ran twice, or a forward not once.
+
+        A backward that never came counts as the last one.
+
+        Parameters
+        ----------
+        front
+            Bytes of the code before the first part.
+        passing_bytes
+            Bytes of results of earlier steps that were there as the step began.
+        """
+        after: dict[str, dict[int, OutsideBytes]] = {"after forward": {}, "after backward": {}}
+        following = [*self.marks[1:], ("end", -1)]
+        rows = zip(self.marks, following, stretches[1:], strict=True)
+        for (what, number), then, stretch in rows:
+            if what in after:
+                turns = what == "after forward" and then == ("backward", number)
+                if turns:
+                    stretch = net_bytes(calls.rows[number], stretch, passing_bytes)
+                after[what][number] = stretch
+        for number, call in enumerate(calls.rows):
+            if not call.is_done:
+                after["after backward"].setdefault(number, OutsideBytes(0, 0))
+        every = range(len(calls.rows))
+        if any(sorted(rows) != list(every) for rows in after.values()):
+            return None
+        order = calls.halves
+        return StepRecord(
+            calls.keys,
+            tuple(call.binding for call in calls.rows),
+            tuple(call.shared_bytes for call in calls.rows),
+            tuple(after["after forward"][i] for i in every),
+            tuple(after["after backward"][i] for i in every),
+            front,
+            order,
+            tuple(call.trained for call in calls.rows),
+            self.results.held_bytes(len(calls.rows)),
+            passing_bytes if order == last_first(len(calls.rows)) else 0,
+        )
+
+
+def net_bytes(call: PartCall, stretch: OutsideBytes, passing_bytes: int) -> OutsideBytes:
+    """The bytes of the code between the halves of a call, beyond those of its outputs.
+
+    Outputs that the code drops count as there throughout in the plan, and so do results of the step
+    before. What the code takes is less by the bytes of those that are gone by then.
+    """
+    gone, also_gone = (call.gone_bytes(read_inside=inside) for inside in (False, True))
+    if call.part.device == "cuda":  # another schedule may keep what ops of the part read
+        most = stretch.net_most + passing_bytes + also_gone
+        left = stretch.net_left + passing_bytes + also_gone + gone
+    else:
+        # The record tells the release of outputs, which it has seen come, and perhaps that of some
+        # of the results of the step before.
+        told = min(passing_bytes, max(0, stretch.released - gone))
+        most = max(passing_bytes, stretch.net_most + told)
+        left = stretch.net_left + stretch.released
+    return OutsideBytes(most, max(0, left), stretch.level, stretch.top)
