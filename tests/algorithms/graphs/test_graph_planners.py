@@ -62,9 +62,9 @@ def searching(order, num_moves):
 PLANNERS = {
     "local_search fixed": Tried(searching("fixed", 4000)),
     "local_search free": Tried(searching("free", 4000), free=True),
-    "cuts fixed": Tried(lambda graph, budget: cuts(graph, budget, time_limit_s=2)),
+    "cuts fixed": Tried(lambda graph, budget: cuts(graph, budget, effort=0.05)),
     "cuts free": Tried(
-        lambda graph, budget: cuts(graph, budget, order="free", time_limit_s=2), free=True
+        lambda graph, budget: cuts(graph, budget, order="free", effort=0.05), free=True
     ),
     "checkmate": Tried(lambda graph, budget: checkmate(graph, budget, time_limit_s=10)),
     "checkmate twice": Tried(

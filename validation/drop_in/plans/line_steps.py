@@ -19,7 +19,7 @@ _KEPT_SHARES = (0.7, 0.45, 0.25, 0.1)
 """Shares of what store-all keeps of a part for which it is scheduled."""
 _ROOM_SHARES = (1.0, 0.6, 0.35)
 """Shares of the budget that one part may take, tried one after the other."""
-_LEAST_KEPT, _LEAST_PEAKS = (0.45, 0.2, 0.05, 0.0), (1.0, 0.5, 0.0)
+_LEAST_KEPT, _LEAST_PEAKS = (0.45, 0.15, 0.0), (0.5, 0.0)
 """Of schedules of little memory: shares of what store-all keeps, and of its peak over the least."""
 _MOST_SEARCHES = 8
 """Searches by which a division is made better."""
