@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from schedsim.errors import SchedsimError, did_you_mean
+from schedsim.plans.budgets import is_share
 
 from ..guards.differential import read_check
 
@@ -62,6 +63,17 @@ class DropInOptions:
     dynamic: bool | None = None
     background: bool = True
     check: str | int = "plan"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the budget is a share of the peak of a step that keeps everything.
+
+        Examples
+        --------
+        >>> DropInOptions("80%").is_share, DropInOptions("24GiB").is_share
+        (True, False)
+        """
+        return isinstance(self.budget, str) and is_share(self.budget)
 
     @classmethod
     def read(cls, options: Mapping[str, Any] | None) -> DropInOptions:

@@ -129,13 +129,14 @@ class GatheredSession(Session):
         if not self.is_rehearsing:
             self._say_first()
         is_read = self._is_gauging if self.is_rehearsing else self.is_learning
-        if may_start and is_read:
-            if self.parts and all(part.is_measured for part in self.parts):
-                meter = outside_meter(self._device)
-                if meter is not None:
-                    self._watch(self._recorder.begin(meter))
-        elif not is_read and not self.is_rehearsing and self.numbers:
+        if not is_read and not self.is_rehearsing and self.numbers:
             self._room.begins(self._device)
+        if not may_start or not is_read:
+            return
+        if self.parts and all(part.is_measured for part in self.parts):
+            meter = outside_meter(self._device)
+            if meter is not None:
+                self._watch(self._recorder.begin(meter))
 
     def _say_optimizers(self) -> None:
         """Say which optimizer's step takes more than the budget, on this rank."""

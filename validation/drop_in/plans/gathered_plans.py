@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from schedsim.errors import InfeasibleBudgetError
-from schedsim.plans.budgets import is_share
 from schedsim.plans.plan import Plan
 
 from ...whole_step.step_budget import budget_in_bytes
@@ -88,8 +87,7 @@ class GatheredPlans:
     @property
     def is_share(self) -> bool:
         """Whether the budget was given as a share."""
-        budget = self._options.budget
-        return isinstance(budget, str) and is_share(budget)
+        return self._options.is_share
 
     @property
     def present(self) -> tuple[Any, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from schedsim import Graph, Schedule, simulate
-from schedsim.plans.budgets import is_share
 from schedsim.plans.plan import Plan
 
 from ...whole_step.step_budget import budget_in_bytes
@@ -185,8 +184,7 @@ class KnownSteps:
     @property
     def is_share(self) -> bool:
         """Whether the budget is given as a share of the peak of a step that keeps everything."""
-        budget = self.options.budget
-        return isinstance(budget, str) and is_share(budget)
+        return self.options.is_share
 
     def budget_for(self, workload: Graph) -> int:
         """The budget in bytes; a share is taken of the known store-all peak of a step."""

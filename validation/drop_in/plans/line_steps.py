@@ -33,7 +33,7 @@ class LineSteps:
 
     def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
         self._known, self._search = known, search
-        self._least: dict[tuple[PlannedPart, Binding], tuple[PartCost, ...]] = {}
+        self._least: dict[tuple[PlannedPart, Binding], list[int]] = {}
 
     def store_all_peak(self, record: StepRecord) -> int:
         """The peak of a step that keeps everything."""
@@ -161,24 +161,31 @@ class LineSteps:
 
     def _least_costs(self, part: PlannedPart, binding: Binding, _room: int) -> tuple[PartCost, ...]:
         """Of store-all, and of schedules of little memory, which do not depend on the budget."""
-        if (part, binding) not in self._least:
-            costs = [part.store_all_cost(binding)]
-            most = max(costs[0].forward_bytes, costs[0].backward_bytes)
-            plan = self._search.search(part.workload(0, 0, binding), 1, 0.25)
-            least = min(most, plan.min_feasible_bytes or most)
-            outputs = part.output_bytes(binding)
-            resident = part.input_bytes(binding) + part.given_bytes(binding) + outputs
-            for peak in (least + int(share * (most - least)) for share in _LEAST_PEAKS):
-                found = []
-                for kept_share in _LEAST_KEPT:
-                    kept = int(kept_share * max(0, costs[0].kept_bytes - outputs))
-                    outside = max(0, peak - resident - kept)
-                    found.append(self._cost_within(part, binding, outside, peak, 0.25))
-                if not any(found):
-                    found.append(self._cost_within(part, binding, 0, peak, 0.25))
-                costs += [cost for cost in found if cost is not None]
-            self._least[part, binding] = tuple(dict.fromkeys(costs))
-        return self._least[part, binding]
+        at = part, binding
+        if at not in self._least:
+            self._least[at] = self._least_numbers(part, binding)
+        # What a schedule costs changes as it is learnt what the loop does with outputs.
+        costs = (part.cost(number, binding) for number in self._least[at])
+        return tuple(dict.fromkeys([part.store_all_cost(binding), *costs]))
+
+    def _least_numbers(self, part: PlannedPart, binding: Binding) -> list[int]:
+        """The schedules of `part` that keep little, or have a low peak."""
+        store_all = part.store_all_cost(binding)
+        most = max(store_all.forward_bytes, store_all.backward_bytes)
+        plan = self._search.search(part.workload(0, 0, binding), 1, 0.25)
+        least = min(most, plan.min_feasible_bytes or most)
+        outputs = part.output_bytes(binding)
+        resident = part.input_bytes(binding) + part.given_bytes(binding) + outputs
+        more = max(0, store_all.kept_bytes - outputs)
+        numbers = []
+        for peak in (least + int(share * (most - least)) for share in _LEAST_PEAKS):
+            kept = [resident + int(share * more) for share in _LEAST_KEPT]
+            outsides = dict.fromkeys(max(0, peak - num_bytes) for num_bytes in kept)
+            costs = [self._cost_within(part, binding, it, peak, 0.25) for it in outsides]
+            if not any(costs) and 0 not in outsides:
+                costs.append(self._cost_within(part, binding, 0, peak, 0.25))
+            numbers += [cost.number for cost in costs if cost is not None]
+        return numbers
 
     def _cost_within(
         self, part: PlannedPart, binding: Binding, outside: int, budget: int, effort_share: float
