@@ -20,12 +20,12 @@ class AttentionWriter(BlockWriter):
 
     def _attention(self, given: str) -> str:
         t, sizes, model = self.degrees.tensor, self.model.attention, self.model
-        normed = self.norm(given, "n1")
+        normed = self._before(given, "n1")
         whole = self.gather(normed, "n1.whole")
         if sizes.kv_rank:
             query, key, value = self._latent(whole)
         else:
-            widths = (sizes.query_width, sizes.num_kv_heads * sizes.head_width)
+            widths = (sizes.query_width, sizes.key_width)
             query = self.product(whole, "q", model.hidden, widths[0] // t)
             key = self.product(whole, "k", model.hidden, widths[1] // t)
             value = self.product(whole, "v", model.hidden, sizes.num_kv_heads * sizes.value // t)

@@ -236,6 +236,10 @@ class BlockWriter:
         last = self.tape.forward[-1]
         self.tape.forward[-1] = replace(last, reads=(*last.reads, "W"))
 
+    def _before(self, given: str, made: str) -> str:
+        """The norm before attention or MLP, where the model has one."""
+        return self.norm(given, made) if self.model.pre_norm else given
+
     def _after(self, branch: str, made: str) -> str:
         """The norm of a branch before it is added, where the model has one."""
         return self.norm(branch, made) if self.model.post_norm else branch

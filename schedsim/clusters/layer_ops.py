@@ -59,7 +59,7 @@ class LayerWriter(AttentionWriter):
         )
 
     def _dense(self, given: str) -> str:
-        normed = self.norm(given, "n2")
+        normed = self._before(given, "n2")
         whole = self.gather(normed, "n2.whole")
         out = self._perceptron(whole, "", self.model.ffn_width // self.degrees.tensor, self.tokens)
         part = self.scatter(out, "m.part")
@@ -85,7 +85,7 @@ class LayerWriter(AttentionWriter):
     def _experts(self, given: str) -> str:
         experts, degrees = self.model.experts, self.degrees
         assert experts is not None
-        whole = self.gather(self.norm(given, "n2"), "n2.whole")
+        whole = self.gather(self._before(given, "n2"), "n2.whole")
         scores = self.product(whole, "scores", self.model.hidden, experts.num_routed)
         # Tensor-parallel ranks split the width of every expert, expert-parallel ranks the experts.
         sent_tokens = self.tokens * experts.num_active

@@ -16,7 +16,12 @@ _OF_STAGES = {
     "fetch": "copying back what was kept of",
 }
 _OF_CHUNKS = {"wide": "the wide logits", "loss": "the loss", "picked": "the loss's gradient"}
-_OF_ENDS = {"embed": "the embedding", "norm": "the last norm", "logits": "the head"} | _OF_CHUNKS
+_OF_ENDS = {
+    "embed": "the embedding",
+    "norm": "the last norm",
+    "logits": "the head",
+    "cap": "the cap of the logits",
+} | _OF_CHUNKS
 _UNITS = {"ends": "embedding and head", "embedding": "the embedding", "head": "the head"}
 
 

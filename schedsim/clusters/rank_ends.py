@@ -139,9 +139,13 @@ class EndWriter(UnitWriter):
         )
         raw = f"L raw {micro}"
         moved = logits + 2 * whole
-        self._add(
-            Op(f"logits {micro}", "forward", op_s(flops, 0, moved), 0, (n, *weights), {raw: logits})
-        )
+        first = f"L plain {micro}" if model.logit_cap else raw
+        made = {first: logits}
+        self._add(Op(f"logits {micro}", "forward", op_s(flops, 0, moved), 0, (n, *weights), made))
+        if model.logit_cap:
+            # A division, a tanh that keeps its output, and a product.
+            made = {f"L tanh {micro}": logits, raw: logits}
+            self._add(Op(f"cap {micro}", "forward", op_s(0, 0, 6 * logits), 0, (first,), made))
         if training.compiled_loss:
             # One kernel: statistics of each row are kept, and the logits themselves.
             extra = 2 * logits if training.wide_logits else 0
@@ -222,6 +226,12 @@ class EndWriter(UnitWriter):
                 self._add(Op(f"wide' {micro}", "backward", moved, 0, (between,), {grad: logits}))
         else:
             self._loss_backward(micro, grad, logits)
+        if model.logit_cap:
+            capped, grad = grad, f"L grad plain {micro}"
+            reads = (capped, f"L tanh {micro}")
+            self._add(
+                Op(f"cap' {micro}", "backward", op_s(0, 0, 7 * logits), 0, reads, {grad: logits})
+            )
         n, x = f"A final {micro}", f"A x {last} {micro}"
         made = {f"D final {micro}": whole} | self._end_gradient("head", micro)
         self._add(

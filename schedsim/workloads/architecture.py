@@ -29,6 +29,8 @@ class AttentionSizes:
         Whether the output projection has a bias.
     head_norm
         Whether queries and keys pass a norm over each head.
+    wide_norm
+        Whether that norm is over all heads of a token together (as in OLMo 2).
     sinks
         Whether each head learns a logit that stands for no token.
     query_rank, kv_rank
@@ -44,6 +46,7 @@ class AttentionSizes:
     bias: bool = False
     output_bias: bool = False
     head_norm: bool = False
+    wide_norm: bool = False
     sinks: bool = False
     query_rank: int = 0
     kv_rank: int = 0
@@ -60,9 +63,21 @@ class AttentionSizes:
         return self.num_heads * self.head_width
 
     @property
+    def key_width(self) -> int:
+        """Width of the keys of all heads."""
+        return self.num_kv_heads * self.head_width
+
+    @property
     def output_width(self) -> int:
         """Width of the input of the output projection."""
         return self.num_heads * self.value
+
+    @property
+    def norm_widths(self) -> tuple[int, int]:
+        """Gains of the norms of queries and keys, where there are such norms."""
+        if self.wide_norm:
+            return self.query_width, self.key_width
+        return self.head_width, self.head_width
 
     def num_parameters(self, hidden: int) -> int:
         """Parameters of the projections, biases, inner norms and sinks."""
@@ -75,12 +90,11 @@ class AttentionSizes:
             down = hidden * (self.kv_rank + self.rope_width) + self.kv_rank
             up = self.kv_rank * heads * (plain + self.value)
             return query + down + up + self.output_width * hidden
-        keys, values = (self.num_kv_heads * w for w in (self.head_width, self.value))
-        made = self.query_width + keys + values
+        made = self.query_width + self.key_width + self.num_kv_heads * self.value
         count = hidden * made + self.output_width * hidden
         count += made if self.bias else 0
         count += hidden if self.output_bias else 0
-        count += 2 * self.head_width if self.head_norm else 0
+        count += sum(self.norm_widths) if self.head_norm else 0
         return count + (self.num_heads if self.sinks else 0)
 
 
@@ -142,8 +156,11 @@ class Architecture:
         Whether norms have a shift beside the gain, and every product a bias (as in GPT).
     dropout
         Whether the outputs of attention and MLP are dropped at random before they are added.
-    post_norm
-        Whether the outputs of attention and MLP pass a norm before they are added (as in Gemma).
+    pre_norm, post_norm
+        Whether a norm stands before each attention and MLP, and whether their outputs pass one
+        before they are added (both in Gemma 2; the second alone in OLMo 2).
+    logit_cap
+        Whether logits pass a tanh, which keeps its output (as in Gemma 2).
     source
         The source of the sizes.
 
@@ -167,7 +184,9 @@ class Architecture:
     positions: int = 0
     plain_norm: bool = False
     dropout: bool = False
+    pre_norm: bool = True
     post_norm: bool = False
+    logit_cap: bool = False
     source: str = ""
 
     def has_experts(self, layer: int) -> bool:
@@ -182,7 +201,7 @@ class Architecture:
     @property
     def branch_norm_parameters(self) -> int:
         """Parameters of the norms before and after an attention or an MLP."""
-        return (2 if self.post_norm else 1) * self.norm_parameters
+        return (self.pre_norm + self.post_norm) * self.norm_parameters
 
     def attention_parameters(self) -> int:
         """Parameters of one attention and the norms around it."""

@@ -128,12 +128,11 @@ def _tape(config: LanguageModelConfig) -> tuple[StageTape, int, int]:
 def _attention(config: LanguageModelConfig) -> StageRecord:
     model, (tape, tokens, element) = config.architecture, _tape(config)
     sizes, h = model.attention, model.hidden
-    normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
+    normed = _normed(tape, model)
     if sizes.kv_rank:
         reads = _latent(tape, model, normed, tokens)
     else:
-        query, key = sizes.query_width, sizes.num_kv_heads * sizes.head_width
-        value = sizes.num_kv_heads * sizes.value
+        query, key, value = sizes.query_width, sizes.key_width, sizes.num_kv_heads * sizes.value
         wide = query + key + value
         bias = wide if sizes.bias else 0
         made = {"q": query, "k": key, "v": value}
@@ -152,10 +151,10 @@ def _attention(config: LanguageModelConfig) -> StageRecord:
         )
         reads = ("q", "k", "v")
         if sizes.head_norm:
-            gain = sizes.head_width
+            gains = sizes.norm_widths
             reads = (
-                tape.norm("q_norm", "q", "q.n", parameters=gain),
-                tape.norm("k_norm", "k", "k.n", parameters=gain),
+                tape.norm("q_norm", "q", "q.n", parameters=gains[0]),
+                tape.norm("k_norm", "k", "k.n", parameters=gains[1]),
                 "v",
             )
     mixed = _mix(tape, config, reads)
@@ -233,9 +232,22 @@ def _mix(tape: StageTape, config: LanguageModelConfig, reads: tuple[str, str, st
     return "c"
 
 
+def _normed(tape: StageTape, model: Architecture) -> str:
+    """The input of attention or MLP."""
+    if not model.pre_norm:
+        return "in"
+    return tape.norm("norm", "in", "n", parameters=model.norm_parameters)
+
+
 def _added(tape: StageTape, model: Architecture, branch: str, name: str) -> StageRecord:
     if model.post_norm:
         branch = tape.norm("post_norm", branch, "post", parameters=model.norm_parameters)
+    if model.dropout:
+        size = tape.sizes[branch]
+        elements = size // tape.element_bytes
+        made = {"dropped": size, "mask": elements}
+        tape.op(OpRecord("dropout", (branch,), made, elements, 0, ("mask",)), saved=("mask",))
+        branch = "dropped"
     tape.add("residual", "in", branch, "out")
     return tape.stage(name)
 
@@ -260,11 +272,26 @@ def _perceptron(
     return out
 
 
+def _plain_perceptron(
+    tape: StageTape, given: str, sizes: tuple[int, int, int], *, bias: bool
+) -> str:
+    """Up, an activation, and down; `sizes`: (rows, outer width, inner width)."""
+    rows, h, width = sizes
+    more = (width, h) if bias else (0, 0)
+    tape.product("up", given, "g", rows=rows, inner=h, outer=width, bias=more[0])
+    inner = rows * width * tape.element_bytes
+    tape.pointwise("act", ("g",), "m", inner, saved=("g",), flops=10)
+    return tape.product("down", "m", "o", rows=rows, inner=width, outer=h, bias=more[1])
+
+
 def _mlp(config: LanguageModelConfig) -> StageRecord:
     model, (tape, tokens, _) = config.architecture, _tape(config)
-    normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
-    sizes = tokens, model.hidden, model.ffn_width
-    out = _perceptron(tape, normed, "", sizes, 3 * model.hidden * model.ffn_width)
+    normed = _normed(tape, model)
+    h, width = model.hidden, model.ffn_width
+    if model.gated:
+        out = _perceptron(tape, normed, "", (tokens, h, width), 3 * h * width)
+    else:
+        out = _plain_perceptron(tape, normed, (tokens, h, width), bias=model.plain_norm)
     return _added(tape, model, out, "mlp")
 
 
@@ -272,7 +299,7 @@ def _experts(config: LanguageModelConfig) -> StageRecord:
     model, (tape, tokens, element) = config.architecture, _tape(config)
     experts, h = model.experts, model.hidden
     assert experts is not None
-    normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
+    normed = _normed(tape, model)
     routed, sent = experts.num_routed, tokens * experts.num_active
     bias = routed if experts.bias else 0
     tape.product("router", normed, "logits", rows=tokens, inner=h, outer=routed, bias=bias)
@@ -317,13 +344,17 @@ def _head(config: LanguageModelConfig) -> StageRecord:
     normed = tape.norm("norm", "in", "n", parameters=model.norm_parameters)
     weights = model.hidden * model.vocab
     # Korthikanti et al. 2022, section 4.3: the loss is computed in fp32, 4 s b v bytes.
+    size, out = tokens * model.vocab * 4, "logits" if model.logit_cap else "out"
     logits = OpRecord(
         "logits",
         (normed,),
-        {"out": tokens * model.vocab * 4},
+        {out: size},
         2 * tokens * weights,
         weights * element,
     )
     own = 0 if model.tied else weights
     tape.op(logits, saved=(normed,), backward_flops=2 * logits.flops, parameters=own)
+    if model.logit_cap:
+        tape.pointwise("tanh", ("logits",), "tanh", size, saved=("tanh",), flops=10)
+        tape.pointwise("cap", ("tanh",), "out", size)
     return tape.stage("head")
