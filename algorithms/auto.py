@@ -32,6 +32,7 @@ from .chains.persistent import MAX_STAGES, WorkLimitReached
 from .chains.revolve import revolve
 from .chains.rotor import rotor
 from .chains.sweep_bound import MOST_STAGES as MOST_SWEPT
+from .exhaustive import plan_within_states
 from .graphs._chain_form import chain_form, chain_start, is_lowered
 from .graphs._cut_table import Order
 from .graphs.hierarchical import LARGE, blocks_repeat, hierarchical
@@ -46,6 +47,10 @@ _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 # The most units of a given effort that are spent on schedules of a chain beyond the persistent
 # ones, unless an order asks for any schedule.
 _BEYOND = 2.0
+
+# Graphs of at most so many ops are searched exactly first, by so many states, and for each unit of
+# effort by so many more, which take a third of it.
+_SMALL, _FEW_STATES, _STATES_PER_UNIT, _MOST_STATES = 40, 250, 1500, 3000
 
 # The share of the work on schedules beyond the persistent ones that the exact search gets first;
 # with many stages that search rarely comes to its end.
@@ -78,10 +83,12 @@ def auto(
     an effort or a time limit is given, searches over all schedules go on from there for at most two
     units of it, and for all of it where an `order` is given: `chain_optimum` on up to 62 stages,
     then `local_search`. In both cases the candidates state the bound over any schedule beside the
-    bound over the persistent ones. On a graph the planner takes `local_search` beside the bound of
-    `cuts`. A graph that is a chain goes to `chain_optimum` first; a large graph that is a line of
-    blocks goes to `hierarchical`, whose schedule the search starts from. Where a link is given, the
-    planner takes `offload`, which begins with all of these.
+    bound over the persistent ones. On a graph of at most 40 ops `exhaustive` comes first, for
+    as many states as take a third of the effort. On others, and where the states do not
+    suffice, the planner takes `local_search` beside the bound of `cuts`. A graph that is a
+    chain goes to `chain_optimum` first; a large graph that is a line of blocks goes to
+    `hierarchical`, whose schedule the search starts from. Where a link is given, the planner
+    takes `offload`, which begins with all of these.
     The plan's candidates list what was tried.
 
     Parameters
@@ -298,8 +305,25 @@ def _of_graph(
         elif graph.num_ops >= LARGE and blocks_repeat(graph):
             tried.append(hierarchical(graph, budget_bytes, effort=effort, **options))
         else:
-            tried.append(local_search(graph, budget_bytes, effort=effort, **options))
+            tried.append(_of_small_or_any(graph, budget_bytes, effort, options))
     return _best("auto", tried)
+
+
+def _of_small_or_any(
+    graph: Graph,
+    budget_bytes: int,
+    effort: Effort,
+    options: dict[str, Any],
+    starts: tuple[Schedule, ...] = (),
+) -> Plan:
+    """The plan of a graph from the search, which solves small ones as far as states suffice."""
+    if graph.num_ops <= _SMALL:
+        most = int(min(_MOST_STATES, _FEW_STATES + _STATES_PER_UNIT * min(effort.left, 2.0)))
+        found = plan_within_states(graph, budget_bytes, options["order"], effort, most)
+        if isinstance(found, Plan):
+            return found
+        starts = starts if found is None else (*starts, found)
+    return local_search(graph, budget_bytes, effort=effort, starts=starts, **options)
 
 
 def _of_chain_graph(
@@ -310,7 +334,7 @@ def _of_chain_graph(
     if is_lowered(graph, chain):
         return _over_all_schedules(graph, chain, budget_bytes, known, effort, options)
     starts = () if known is None else (known,)
-    return [local_search(graph, budget_bytes, effort=effort, starts=starts, **options)]
+    return [_of_small_or_any(graph, budget_bytes, effort, options, starts)]
 
 
 def _with_copies(

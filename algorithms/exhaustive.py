@@ -1,4 +1,4 @@
-"""The oracle: the optimum over all schedules of a tiny workload, by shortest paths."""
+"""The optimum over all schedules of a small workload, by shortest paths."""
 
 from __future__ import annotations
 
@@ -11,20 +11,33 @@ from functools import cache
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import PlannerLimitError
+from schedsim.plans.effort import Effort
 from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan, make_plan, timed
-from schedsim.plans.scope import ANY_SCHEDULE
+from schedsim.plans.scope import FIXED_ORDER
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
+from .graphs._cut_table import Order
+from .graphs.bounds import scope_of
+
 MAX_STATES = 300_000
+
+STATE_WORK = 2e-4
+"""Units of work of a state, about."""
 
 State = tuple[int, int, int]
 """Tensors alive, ops done, ops that owe a read of their bundle; bit masks."""
 
 
 @timed()
-def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = MAX_STATES) -> Plan:
+def exhaustive(
+    workload: Chain | Graph,
+    budget_bytes: int,
+    *,
+    order: Order = "free",
+    max_states: int = MAX_STATES,
+) -> Plan:
     """The fastest schedule of all within `budget_bytes`: any order, any op any number of times.
 
     A state is the set of tensors alive and the set of ops done. An op may run where its inputs
@@ -39,6 +52,8 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
 
     Parameters
     ----------
+    order
+        ``"free"``, or ``"fixed"``: first runs in the order of the ops, repeats anywhere.
     max_states
         Number of states that one search may expand before it gives up.
 
@@ -46,6 +61,8 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
     ------
     PlannerLimitError
         One search would expand more states than that.
+    SchedsimError
+        The order is neither of the two.
 
     Notes
     -----
@@ -61,19 +78,55 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
     >>> exhaustive(chain, 5).makespan_s  # the best persistent schedule takes 13
     11.0
     """
-    search = _StateSearch(workload.graph, max_states)
+    search = _StateSearch(workload.graph, order, max_states)
     anyhow = search.run(budget_bytes, fastest=False)
-    if anyhow is not None:
-        runs = search.run(budget_bytes, fastest=True, at_most_s=search.time_of(anyhow))
-        schedule = Schedule(workload.op_names, anyhow if runs is None else runs)
-        return make_plan(
-            workload,
-            budget_bytes,
-            schedule,
-            planner="exhaustive",
-            lower_bound_s=simulate(workload, schedule).makespan_s,
-            bound_scope=ANY_SCHEDULE,
-        )
+    if anyhow is None:
+        return _least_plan(search, workload, budget_bytes)
+    return _fastest_plan(search, workload, budget_bytes, anyhow)
+
+
+def plan_within_states(
+    graph: Graph, budget_bytes: int, order: Order, effort: Effort, max_states: int
+) -> Plan | Schedule | None:
+    """The plan of `exhaustive`, if all of its searches together expand at most `max_states`.
+
+    Otherwise a schedule that fits, of any speed; or ``None``, where none was found by then. The
+    effort pays for the states.
+    """
+    search = _StateSearch(graph, order, max_states, together=True)
+    anyhow = None
+    try:
+        anyhow = search.run(budget_bytes, fastest=False)
+        if anyhow is not None:
+            return _fastest_plan(search, graph, budget_bytes, anyhow)
+        plan = _least_plan(search, graph, budget_bytes)
+        return None if plan.least.found_bytes is None else plan
+    except PlannerLimitError:
+        return None if anyhow is None else Schedule(graph.op_names, anyhow)
+    finally:
+        effort.spend(STATE_WORK * search.num_expanded)
+
+
+def _fastest_plan(
+    search: _StateSearch, workload: Chain | Graph, budget_bytes: int, anyhow: list[int]
+) -> Plan:
+    """The plan of the fastest schedule; `anyhow` is one that fits."""
+    runs = search.run(budget_bytes, fastest=True, at_most_s=search.time_of(anyhow))
+    schedule = Schedule(workload.op_names, anyhow if runs is None else runs)
+    return make_plan(
+        workload,
+        budget_bytes,
+        schedule,
+        planner="exhaustive",
+        options=search.options,
+        lower_bound_s=simulate(workload, schedule).makespan_s,
+        bound_scope=scope_of(search.order),
+    )
+
+
+def _least_plan(search: _StateSearch, workload: Chain | Graph, budget_bytes: int) -> Plan:
+    """The plan without a schedule, after a search in vain: it names the least budget."""
+    scope = scope_of(search.order)
     least = search.without_limit(workload)
     too_small = search.next_bytes - 1
     try:
@@ -84,15 +137,16 @@ def exhaustive(workload: Chain | Graph, budget_bytes: int, *, max_states: int = 
                 too_small = min(search.next_bytes, least.peak_bytes) - 1
             else:
                 least = simulate(workload, Schedule(workload.op_names, found))
-        known = LeastBudget(least.peak_bytes, least.peak_op, least.peak_bytes, ANY_SCHEDULE)
+        known = LeastBudget(least.peak_bytes, least.peak_op, least.peak_bytes, scope)
     except PlannerLimitError:
-        known = LeastBudget(None, None, budget_bytes + 1, ANY_SCHEDULE)
+        known = LeastBudget(None, None, budget_bytes + 1, scope)
     return make_plan(
         workload,
         budget_bytes,
         None,
         planner="exhaustive",
-        bound_scope=ANY_SCHEDULE,
+        options=search.options,
+        bound_scope=scope,
         least=known,
     )
 
@@ -117,8 +171,13 @@ class _StateSearch:
     next_bytes: int
     """After a search in vain: no budget below this gives another answer."""
 
-    def __init__(self, graph: Graph, max_states: int) -> None:
+    def __init__(
+        self, graph: Graph, order: Order, max_states: int, *, together: bool = False
+    ) -> None:
         self.name, self.max_states, self.static = graph.name, max_states, graph.static_bytes
+        self.order, self.fixed = order, scope_of(order) == FIXED_ORDER
+        self.options = {"order": order} if self.fixed else {}
+        self.num_expanded, self._together = 0, together  # states of all searches
         self.sizes = graph.arrays.tensor_bytes.tolist()
         bit = {name: 1 << i for i, name in enumerate(graph.arrays.tensor_names)}
         self.ops = []
@@ -195,7 +254,8 @@ class _StateSearch:
         parent: dict[State, tuple[State, int]] = {}
         expanded: dict[tuple[int, int], list[tuple[int, float]]] = {}
         queue = [(0.0, 0.0, 0, 0.0, start)]
-        num_pushed = num_expanded = 0
+        num_pushed = 0
+        most = self.max_states + (0 if self._together else self.num_expanded)
         at_most_s *= 1 + 1e-12  # sums of floats taken in another order
         while queue:
             _, _, _, spent_s, state = heapq.heappop(queue)
@@ -210,8 +270,8 @@ class _StateSearch:
                     break
             else:
                 others.append((live, spent_s))
-                num_expanded += 1
-                if num_expanded > self.max_states:
+                self.num_expanded += 1
+                if self.num_expanded > most:
                     raise PlannerLimitError(
                         f"{self.name!r} needs more than {self.max_states:,} states",
                         hint="exhaustive is an oracle for tiny workloads; use --planner auto",
@@ -246,8 +306,13 @@ class _StateSearch:
                 yield (kept | leaves) & ~self.evicted, done_after | self.over, owed
 
     def _begins(self, i: int, done: int) -> bool:
-        """Whether op i may run where `done` says, as to the end of the forward."""
-        if not self.evicted or done >> i & 1:
+        """Whether op i may run where `done` says, as to the order and the end of the forward."""
+        if done >> i & 1:
+            return True
+        before = (1 << i) - 1
+        if self.fixed and done & before != before:
+            return False
+        if not self.evicted:
             return True
         if self.is_backward[i]:
             return bool(done & self.over)

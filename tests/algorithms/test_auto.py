@@ -8,17 +8,19 @@ from importlib import import_module
 import numpy as np
 import pytest
 from chains import random_chain
+from fixed_order import fixed_order_optimum
 from schedsim.algorithms.auto import auto
 from schedsim.algorithms.chains.chain_optimum import chain_optimum
 from schedsim.algorithms.chains.frontier import frontier
-from schedsim.algorithms.exhaustive import exhaustive
+from schedsim.algorithms.exhaustive import exhaustive, plan_within_states
+from tiny_families import tiny_graph
 
 from schedsim import Chain, Schedule, simulate
 from schedsim.plans.effort import Effort
 from schedsim.plans.plan import make_plan
 from schedsim.plans.scope import ANY_SCHEDULE
 from schedsim.workloads.synthetic import uniform
-from schedsim.workloads.synthetic_graphs import layered
+from schedsim.workloads.synthetic_graphs import layered, tree
 
 
 def test_auto_prefers_proofs_and_lists_what_it_tried():
@@ -150,3 +152,35 @@ def test_where_nothing_is_found_the_best_proof_is_told():
     proven = [candidate.lower_bound_s for candidate in plan.candidates]
     assert plan.lower_bound_s == max(proven) > graph.store_all_s
     assert plan.search.bound_by.startswith("knapsack")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_small_graph_is_solved_by_little_effort(seed):
+    """Within each budget: the optimum, or the least budget, at which the same call finds a plan."""
+    graph = tiny_graph(seed)
+    top = simulate(graph, Schedule.store_all(graph)).peak_bytes
+    for budget in {top - 1, top * 2 // 3, top // 2, 1}:
+        plan = auto(graph, budget, effort=0.01)
+        best_s = fixed_order_optimum(graph, budget)
+        if plan.schedule is not None:
+            assert (plan.status, plan.makespan_s) == ("optimal", best_s)
+            continue
+        least = plan.min_feasible_bytes
+        assert (best_s, plan.least.proven) == (np.inf, True)
+        assert auto(graph, least, effort=0.01).status == "optimal"
+        assert auto(graph, least - 1, effort=0.01).proven_infeasible
+
+
+def test_states_that_do_not_suffice_leave_what_fits():
+    """The annealing then starts from it; the effort pays for the states."""
+    graph = tree(30)  # of 21 ops
+    budget = simulate(graph, Schedule.store_all(graph)).peak_bytes * 3 // 5
+    found = {}
+    for most in (0, 250, 5000):
+        effort = Effort(50.0)
+        found[most] = plan_within_states(graph, budget, "fixed", effort, most)
+        assert effort.spent > 0
+    assert found[0] is None
+    assert isinstance(found[250], Schedule)
+    assert simulate(graph, found[250]).peak_bytes <= budget
+    assert found[5000].status == "optimal"

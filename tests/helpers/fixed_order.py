@@ -6,29 +6,15 @@ import itertools
 import math
 
 import numpy as np
-from schedsim.algorithms.exhaustive import MAX_STATES, _StateSearch
+from schedsim.algorithms.exhaustive import MAX_STATES, exhaustive
 
 from schedsim import Schedule, simulate
 
 
-class _FixedOrderSearch(_StateSearch):
-    """The search over memory states, with no first run before its turn."""
-
-    def _moves(self, state, room):
-        done = state[1]
-        turn = done.bit_count()  # first runs come in order: the bits are filled from below
-        for move in super()._moves(state, room):
-            op = move[0][0]
-            if done >> op & 1 or op == turn:
-                yield move
-
-
 def fixed_order_optimum(graph, budget: int, max_states: int = MAX_STATES) -> float:
     """Least makespan with the order of first runs fixed, any repeats anywhere; inf for none."""
-    runs = _FixedOrderSearch(graph, max_states).run(budget, fastest=True)
-    if runs is None:
-        return math.inf
-    return simulate(graph, Schedule(graph.op_names, runs)).makespan_s
+    plan = exhaustive(graph, budget, order="fixed", max_states=max_states)
+    return math.inf if plan.makespan_s is None else plan.makespan_s
 
 
 def staged_schedules(graph, most_repeats: int | None = None):
