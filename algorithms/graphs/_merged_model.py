@@ -147,9 +147,7 @@ class MergedModel:
 
 
 @njit(cache=True)
-def _keep(
-    x: Floats, used: Bools, tensor: Ints, place: Ints, written: Bools, kept: Ints
-) -> None:
+def _keep(x: Floats, used: Bools, tensor: Ints, place: Ints, written: Bools, kept: Ints) -> None:
     needed = False
     for j in range(tensor.size - 1, -1, -1):
         if kept[j] < 0:

@@ -1,4 +1,4 @@
-"""Mixtures of schedules: never slower than the best of them, within the budget, and the same twice."""
+"""Mixtures of schedules: never slower than the best of them, and within the budget."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def test_the_best_of_two_schedules_is_put_together():
     graph = two_pairs()
     one = "a cheap1 dear1 full1 cheap1 end1 cheap2 dear2 full2 dear2 end2 last"
     other = "a cheap1 dear1 full1 dear1 end1 cheap2 dear2 full2 cheap2 end2 last"
-    lines = [Schedule.from_names(names.split()).bind(graph).astype(np.int64) for names in (one, other)]
+    lines = [
+        Schedule.from_names(names.split()).bind(graph).astype(np.int64) for names in (one, other)
+    ]
     budget = simulate(graph, Schedule(graph.op_names, lines[0])).peak_bytes
     assert simulate(graph, Schedule(graph.op_names, lines[1])).peak_bytes == budget
     search = MergeSearch(graph, budget, lines, seed=0)

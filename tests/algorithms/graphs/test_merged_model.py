@@ -21,9 +21,7 @@ MOST_EXTRA = 8
 
 def plain(graph: Graph) -> Graph:
     """Without optional outputs and without storage that is taken over: the program is exact."""
-    ops = [
-        replace(op, optional=(), in_place={}, saving_workspace_bytes=None) for op in graph.ops
-    ]
+    ops = [replace(op, optional=(), in_place={}, saving_workspace_bytes=None) for op in graph.ops]
     return replace(graph, ops=tuple(ops))
 
 
