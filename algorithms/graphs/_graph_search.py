@@ -24,6 +24,7 @@ from ._cut_search import CutSearch
 from ._cut_table import Order
 from ._greedy_order import greedy_order
 from ._lean import lean_schedule
+from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
 from ._seeds import saved_bytes_start
 from ._walker import GraphWalker, num_walkers
@@ -69,6 +70,13 @@ _CLOSE = 1.1
 # start for each op.
 _MANY_OPS, _COOL, _SAVED_PER_OP = 300, 0.1, 2e-5
 
+# Where first runs have a fixed order, on graphs of these numbers of ops, the fastest schedules of
+# the walkers are merged in the end, at most so many, with that share of the walkers' work. Where
+# more than a share of it is left, an annealing goes on from there, at that share of the first
+# temperature.
+_MERGED_OPS, _MERGED_LINES, _MERGED = (60, 600), 4, 0.35
+_WORTH_ANNEALING, _AFTER_MERGE = 0.1, 0.15
+
 # About the work of the lean schedule, for each op of each line that it begins with.
 _LEAN_PER_OP = 1e-4
 
@@ -105,6 +113,7 @@ class GraphSearch:
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
         self.scout: GraphWalker | None = None
+        self.merger: MergeSearch | None = None
         # After this meeting without a plan, bytes above the limit are summed.
         self._met_in_vain = 0 if graph.num_ops >= _SUMMED_FROM else 1
 
@@ -206,6 +215,10 @@ class GraphSearch:
     def _all(self) -> list[GraphWalker]:
         return self.walkers if self.scout is None else [*self.walkers, self.scout]
 
+    def _bests(self) -> list[GraphWalker | MergeSearch]:
+        merged = [] if self.merger is None else [self.merger]
+        return [*self._all(), *merged]
+
     def _find_lean(self, lines: Sequence[NDArray[Any]]) -> Simulation:
         """The schedule of least peak that does not depend on the budget.
 
@@ -252,6 +265,9 @@ class GraphSearch:
         segments += [RoundPart(number) for number in range(1, num_rounds)]
         few = 2 if self.effort.counted else min(self.num_threads, 2)
         left = sum(segment.high - segment.low for segment in segments)
+        merges = self._may_merge()
+        if merges:
+            left /= 1.0 - _MERGED
         lean = None
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
@@ -260,6 +276,8 @@ class GraphSearch:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
             width = segment.high - segment.low
+            if merges and at + 1 == len(segments) and len(self._to_merge()) < 2:
+                left, merges = width, False
             pool.walk(active, segment, width / left)
             left -= width
             if bounding.ident is None:
@@ -285,6 +303,36 @@ class GraphSearch:
                 if lean is not None:
                     self.lean = pool.wait(lean)
                 return
+        if merges:
+            self._merge(pool, active)
+
+    def _may_merge(self) -> bool:
+        """Whether walkers' schedules are to be merged: they have one order, and their number."""
+        few, many = _MERGED_OPS
+        return not self.free and self.effort.moves is None and few <= self.graph.num_ops <= many
+
+    def _to_merge(self) -> list[NDArray[np.int64]]:
+        """The fastest schedules of different walkers that fit, the fastest first."""
+        found = [walker for walker in self._all() if walker.best_s < np.inf]
+        lines = [walker.best_runs for walker in sorted(found, key=lambda walker: walker.rank)]
+        return lines[:_MERGED_LINES]
+
+    def _merge(self, pool: Pool[GraphWalker], active: list[GraphWalker]) -> None:
+        """Look for better mixtures of what the walkers came to, and anneal where none is left."""
+        self.merger = merger = MergeSearch(
+            self.graph, self.budget_bytes, self._to_merge(), seed=self.seed
+        )
+        before = self.effort.left
+        job = pool.submit(
+            partial(merger.run, self.effort, pool.enough_s, report=pool.progress.report)
+        )
+        pool.wait(job)
+        if self.effort.left < _WORTH_ANNEALING * before or self._done(pool):
+            return
+        for walker in active:
+            walker.take(merger.best_runs)
+            walker.hot_s = _AFTER_MERGE * walker.first_hot_s
+        pool.walk(active, RoundPart(0), 1.0)
 
     def _fewer(self, active: list[GraphWalker], few: int) -> list[GraphWalker]:
         """The better half, and at least `few`."""
@@ -301,7 +349,7 @@ class GraphSearch:
         self._learn(pool)
 
     def _done(self, pool: Pool[GraphWalker]) -> bool:
-        best_s = min((walker.best_s for walker in self._all()), default=np.inf)
+        best_s = min((one.best_s for one in self._bests()), default=np.inf)
         # Where work is counted, it must not matter how early the bound ends.
         if self.cuts is not None and (self._joined or not self.effort.counted):
             best_s = min(best_s, self.cuts.best_s)
@@ -419,8 +467,8 @@ class GraphSearch:
         cuts = self.cuts
         if self._solved and cuts is not None:
             return cuts.best
-        found = [walker for walker in self._all() if walker.best_s < np.inf]
-        best = self._winner or min(found, key=lambda walker: walker.rank, default=None)
+        found = [one for one in self._bests() if one.best_s < np.inf]
+        best = self._winner or min(found, key=lambda one: one.rank, default=None)
         best_s = best.best_s if best is not None else np.inf
         if cuts is not None and cuts.best is not None and cuts.best_s < best_s:
             return cuts.best

@@ -116,6 +116,7 @@ class GraphWalker:
     steps_down: bool = False
     aim_bytes: int = 2**62
     warmer: float = 1.0
+    first_hot_s: float = 0.0
 
     @classmethod
     def of(
@@ -151,6 +152,7 @@ class GraphWalker:
             evictions_left=_EVICTIONS_PER_OP * graph.num_ops if kind.greedy else 0,
             steps_down=kind.steps_down,
         )
+        walker.first_hot_s = walker.hot_s
         walker.note_best()
         return walker
 

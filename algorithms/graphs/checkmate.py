@@ -17,10 +17,11 @@ from schedsim.plans.plan import OPTIMALITY_TOLERANCE, Plan, make_plan, timed
 from schedsim.plans.scope import FIXED_ORDER, Scope
 from schedsim.plans.search import SearchRecord
 from schedsim.simulation.schedule import Schedule
-from schedsim.simulation.simulator import simulate
+from schedsim.simulation.simulator import Simulation, simulate
 
 from ._cut_search import CutSearch
 from ._milp import Answer, Floats, Milp, milp_work
+from ._repaired_cuts import RepairedCuts
 from ._scaling import byte_units, solver_times
 from ._staged_model import StagedModel, build_model, num_variables
 from .bounds import as_finite, check_order, least_memory_bytes, scope_of
@@ -86,7 +87,8 @@ def checkmate(
     Returns
     -------
     Plan
-        ``infeasible`` where no schedule was found; the plan says whether that is proven.
+        ``infeasible`` where no schedule was found; the plan says whether that is proven, and at
+        which budget there is a schedule.
 
     Raises
     ------
@@ -134,6 +136,10 @@ def checkmate(
                 hint="checkmate is for some hundred ops; use a heuristic",
             )
         search.solve(passes)
+    lean: Simulation | None = None
+    if search.best is None and math.isfinite(search.bound_s):
+        lean = RepairedCuts(graph, budget_bytes, seed).lean(effort)
+        search.consider(lean.schedule)
     bound_s, scope, least = as_finite(
         graph,
         search.bound_s,
@@ -142,6 +148,8 @@ def checkmate(
         found=search.best is not None,
         search=search.cuts,
     )
+    if lean is not None and search.best is None:
+        least = replace(least, found_bytes=lean.peak_bytes, op=lean.peak_op)
     return make_plan(
         graph,
         budget_bytes,

@@ -51,3 +51,14 @@ def test_a_milp_whose_first_node_takes_more_than_the_effort_is_not_begun():
     assert plan.search.ended_by == "work"
     assert plan.status != "optimal"
     assert plan.lower_bound_s > graph.store_all_s
+
+
+def test_where_nothing_is_found_a_budget_is_named_that_is_enough():
+    graph = layered(49, 1)
+    budget = int(0.6 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    plan = checkmate(graph, budget, effort=0.05)
+    assert not plan.feasible
+    assert not plan.proven_infeasible
+    found = plan.least.found_bytes
+    assert found > budget
+    assert checkmate(graph, found, effort=0.05).feasible

@@ -1,0 +1,140 @@
+"""A search among the mixtures of several schedules, by integer programs of a part of the choices.
+
+Annealings come to schedules that differ in many choices, and what is best of each rarely fits the
+others: a better mixture exchanges several runs at once, which single moves do not find. In the
+sequence of all their runs, the choices of some ops are free and all others stay as in the best
+schedule; the solver finds the best way of these in about a second, and other ops follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.dataflow.graph import Graph
+from schedsim.plans.effort import Effort
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
+
+from ._merged_model import MergedModel
+from ._merged_runs import merged_runs, runs_of
+from ._solver_lines import without_solver_lines
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# The non-zeros of the columns of free choices. Where the solver ends within its first node, the
+# next program is larger, and else smaller.
+_FREE_NONZEROS, _LARGER, _SMALLER, _LARGEST = 46_000.0, 1.05, 0.8, 54_000.0
+# The work of a program, by the square of its non-zeros in so many: of one that is solved, and of
+# one of which the first node does not end.
+_NONZEROS, _SOLVED, _LIMITED, _LEAST_WORK = 20_000, 0.08, 0.25, 0.012
+# The solver may stop that close to the best of a program: proofs take longer than finds.
+_GAP = 1e-3
+# The search ends where so many programs in a row have changed nothing.
+_MOST_IDLE = 12
+
+
+class MergeSearch:
+    """The search.
+
+    Parameters
+    ----------
+    lines
+        Schedules with the same order of first runs; the first one fits.
+    seed
+        Of the draws of what is free.
+
+    Attributes
+    ----------
+    best_s, best_runs
+        The fastest schedule so far.
+    is_done
+        Whether no program is left that may find more: one with all choices free is solved, many in
+        a row have changed nothing, or the model charges more than the simulator and has no room.
+    """
+
+    def __init__(
+        self, graph: Graph, budget_bytes: int, lines: Sequence[Ints], *, seed: int
+    ) -> None:
+        self.graph, self.budget_bytes = graph, budget_bytes
+        self.best_runs = lines[0]
+        self.best_s = simulate(graph, Schedule(graph.op_names, lines[0])).makespan_s
+        merged = merged_runs(lines, graph.num_ops)
+        self.model = MergedModel.of(graph, budget_bytes, merged)
+        self.x = self.model.point(runs_of(merged, lines[0], graph.num_ops))
+        self.is_done = not self.model.fits(self.x)
+        self._random = np.random.default_rng(seed)
+        op, open_ = self.model.op, self.model.lb < self.model.ub
+        self._choices = np.flatnonzero((op >= 0) & open_)
+        nonzeros = np.diff(self.model.matrix.indptr)[self._choices]
+        self._weight = np.bincount(op[self._choices], nonzeros, graph.num_ops)
+        self._free_nonzeros, self._idle = _FREE_NONZEROS, 0
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """As of a walker."""
+        return 0, self.best_s
+
+    def run(
+        self, effort: Effort, enough_s: float, report: Callable[[float], object] = lambda _: None
+    ) -> None:
+        """Solve programs until none may find more, the effort is spent, or `enough_s` is met."""
+        while not (self.is_done or effort.is_over(self.best_s) or self.best_s <= enough_s):
+            effort.spend(self._solve(self._free(), effort.watchdog_s))
+            report(self.best_s)
+
+    def _free(self) -> Ints:
+        """The variables that are free in the next program: those of ops drawn anywhere."""
+        order = self._random.permutation(self.graph.num_ops)
+        free = np.zeros(self.graph.num_ops, dtype=np.bool_)
+        free[order[np.cumsum(self._weight[order]) <= self._free_nonzeros]] = True
+        return self._choices[free[self.model.op[self._choices]]]
+
+    def _solve(self, free: Ints, time_limit_s: float | None) -> float:
+        """Find the best values of the variables `free`; the work."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array, vstack
+
+        model, cost = self.model, self.model.cost[free]
+        self._idle += 1
+        self.is_done = self._idle >= _MOST_IDLE
+        if not free.size:
+            return _LEAST_WORK
+        fixed = self.x.copy()
+        fixed[free] = 0.0
+        matrix, room = model.matrix[:, free].tocsr(), model.most - model.matrix @ fixed
+        tight = np.flatnonzero(matrix.maximum(0).sum(axis=1) > room + 1e-9)
+        matrix = vstack([matrix[tight], csr_array(cost[None, :])])
+        known = float(cost @ self.x[free])
+        options: dict[str, float | int] = {"node_limit": 1, "mip_rel_gap": _GAP}
+        if time_limit_s is not None:
+            options["time_limit"] = max(0.01, time_limit_s)
+        with without_solver_lines():
+            found = milp(
+                cost,
+                integrality=np.ones(free.size),
+                bounds=Bounds(0.0, 1.0),
+                constraints=LinearConstraint(matrix, -np.inf, np.append(room[tight], known)),
+                options=options,
+            )
+        if found.x is not None and cost @ np.round(found.x) < known * (1 - 1e-9):
+            self._take(free, np.round(found.x))
+        solved = found.status == 0
+        self.is_done |= solved and free.size == self._choices.size
+        larger = self._free_nonzeros * (_LARGER if solved else _SMALLER)
+        self._free_nonzeros = min(larger, _LARGEST)
+        work = _SOLVED if solved else _LIMITED
+        return float(max(_LEAST_WORK, work * (matrix.nnz / _NONZEROS) ** 2))
+
+    def _take(self, free: Ints, values: Floats) -> None:
+        """Go on from there, if the simulator agrees."""
+        x = self.x.copy()
+        x[free] = values
+        runs = self.model.runs[x[: self.model.runs.size] > 0.5]
+        simulation = simulate(self.graph, Schedule(self.graph.op_names, runs))
+        if simulation.peak_bytes <= self.budget_bytes and simulation.makespan_s < self.best_s:
+            self.x, self.best_runs, self.best_s = x, runs, simulation.makespan_s
+            self._idle, self.is_done = 0, False
