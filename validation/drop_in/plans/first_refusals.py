@@ -142,5 +142,5 @@ class FirstRefusals:
         plan = replace(rows[-1].error.plan, least=LeastBudget(least))
         name = f"the first forward, of {len(rows)} graphs or more,"
         if num_calls > 1:
-            name = f"a step of {num_calls} forwards or more before a backward"
+            name = f"a step that runs a graph {num_calls} times or more before a backward"
         raise infeasible(known, name, plan, roomy)

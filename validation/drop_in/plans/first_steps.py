@@ -101,7 +101,7 @@ class FirstSteps:
             beside = 0 if part.outputs.root_bytes else _LOSS_BYTES
             name = part.name + part.sizes.in_words(binding)
             if known is not None and earlier_bytes:
-                name = f"{name}, called beside earlier forwards whose backwards may come,"
+                name = f"{name}, beside earlier forwards of it whose backwards may come,"
                 roomy = self._roomy_beside(index, plan, binding, earlier_bytes)
             self.roomy[index] = roomy or 0
             raise infeasible(steps, name, plan, roomy, beside)
