@@ -143,7 +143,8 @@ def compile_graph(
     graph.output(graph.graph_copy(graph_module.graph, {}))
     copied = torch.fx.GraphModule(graph_module, graph)
     copied.meta.update(graph_module.meta)
-    found: Callable[..., Any] = compile_fx(copied, list(examples))
+    made: Any = compile_fx(copied, list(examples))
+    found: Callable[..., Any] = made
     return found
 
 

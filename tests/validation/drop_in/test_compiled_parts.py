@@ -47,7 +47,7 @@ def test_numbers_are_those_of_inductor_and_the_peak_is_within_the_budget():
 
 
 def trained_by_draws(w):
-    """A size that is drawn, in a graph without gradients, and numbers of the generator behind it."""
+    """A size that is drawn, in a graph without gradients, and numbers behind it."""
     size = int(torch.randint(2, 5, ()).item())
     return (w.tanh() * torch.rand(size, 1)).sum()
 

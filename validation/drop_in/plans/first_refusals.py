@@ -67,6 +67,11 @@ class FirstRefusals:
         self._known, self._parts, self._first, self._search = known, parts, first, search
         self._rows: list[_Refused] = []
 
+    @property
+    def _is_broken(self) -> bool:
+        """Whether Dynamo breaks the trace of a forward."""
+        return any(one.is_followed for one in self._parts)
+
     def put_off(
         self, error: InfeasibleBudgetError, key: Key, binding: Binding, earlier_bytes: int
     ) -> int:
@@ -95,7 +100,7 @@ class FirstRefusals:
         error.__traceback__ = error.__context__ = error.__cause__ = None
         self._rows.append(row)
         # The last graph of one function may be followed by those of the function that calls it.
-        if num_earlier or any(one.is_followed for one in self._parts):
+        if num_earlier or self._is_broken:
             workload = part.workload(known.resident_bytes + earlier_bytes, 0, binding)
             plan = self._search.search_long(workload, least, 0.3)
             if plan.schedule is not None:
@@ -122,7 +127,8 @@ class FirstRefusals:
             It names a budget for all graphs that are known now.
         """
         rows, known = self._rows, self._known
-        num_calls = max((row.num_calls for row in rows), default=0)
+        # Where graphs break, layers of one class are calls of one graph.
+        num_calls = 1 if self._is_broken else max((row.num_calls for row in rows), default=0)
         if not rows or (more_may_come and num_calls > 1):
             return
         self._rows = []
@@ -138,7 +144,7 @@ class FirstRefusals:
             kept -= row.kept_bytes
             least = max(least, row.least_bytes + more)
             # The budget of a repeated call has room for what the calls before it may keep.
-            roomy = max(roomy, row.roomy_bytes + more + (kept if num_calls == 1 else 0))
+            roomy = max(roomy, row.roomy_bytes + more + (kept if row.num_calls == 1 else 0))
         plan = replace(rows[-1].error.plan, least=LeastBudget(least))
         name = f"the first forward, of {len(rows)} graphs or more,"
         if num_calls > 1:
