@@ -30,6 +30,7 @@ from .naming import Namer
 from .program import COPIES_OF_STORAGES, Call, Program, Ref, Storage, Value, refs
 from .skeleton import Skeleton
 from .varying_sizes import VaryingSize, broadcast, product
+from .writing_ops import WritingOp
 
 aten = torch.ops.aten
 
@@ -200,9 +201,12 @@ class ProgramBuilder:
             self.became[node] = args[0]
             return
         target: Any = node.target
+        tags_of = target
         if target is COND:
             chooses, if_true, if_false, given = args
             target, args = CondBranches(if_true, if_false), (chooses, *given)
+        elif (writing := WritingOp.of(node)) is not None:
+            target, args, tags_of = writing, (), writing.op
         elif not isinstance(target, OpOverload):
             raise UnsupportedError(
                 f"{self.namer.place(node)} uses {target}, which is no plain tensor op",
@@ -216,13 +220,14 @@ class ProgramBuilder:
         program = self.program
         index = len(program.calls)
         is_op = isinstance(target, OpOverload)
+        has_tags = isinstance(tags_of, OpOverload)
         call = Call(
-            name=schema_name(target).partition("::")[2] if is_op else "cond",
+            name=schema_name(tags_of).partition("::")[2] if has_tags else "cond",
             target=target,
             args=args,
             kwargs=kwargs,
             phase=_phase(node, is_loss),
-            random=is_op and _draws(target, args, kwargs),
+            random=has_tags and _draws(tags_of, args, kwargs),
             module=self.namer.module(node),
             is_gradient_sum=is_gradient_sum(node),
         )
@@ -247,7 +252,7 @@ class ProgramBuilder:
                 became.append(fake)
         # With a generator of its own, a repeat would draw other numbers.
         call.once = isinstance(kwargs.get("generator"), torch.Generator)
-        call.once = call.once or (is_op and _runs_once(target))
+        call.once = call.once or (has_tags and _runs_once(tags_of))
         _correct_sizes(program, call)
         shared = [program.values[v].storage in arguments for v in call.outputs if v >= 0]
         call.is_view = bool(shared) and all(shared)

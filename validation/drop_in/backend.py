@@ -13,6 +13,7 @@ from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..capture.program import Program
 from ..capture.program_builder import communicates
+from ..compiled.without_backward import compiled_without_backward, needs_no_gradient
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private.dynamo_graphs import (
     as_function,
@@ -230,6 +231,11 @@ def compiled_part(
     _refuse_checkpointed_writes(graph_module)
     unpack_at_once(graph_module)
     if session.options.compile and has_open_sizes(inputs):
+        if needs_no_gradient(inputs) and not session.is_distributed:
+            call = compiled_without_backward(graph_module, inputs)
+            if call is not None:
+                plain, changes = as_function(graph_module), changes_python()
+                return FailedForwards(session, call, plain, changes=changes)
 
         def trace(
             graph_module: torch.fx.GraphModule, examples: Sequence[Any], compiled: bool
@@ -289,7 +295,9 @@ def _part_of_fixed_sizes(
         )
         plain: Callable[..., Any] = graph_module.forward
         return plain
-    if part is None or not part.has_known_gradients:
+    if part is None and compiled and not session.is_distributed:
+        found = compiled_without_backward(graph_module, inputs) or call
+    elif part is None or not part.has_known_gradients:
         found = _of_first_order(call, part)
     elif session.follows_gradients:
         found = GradientLayouts(session, trace, inputs, call, part)

@@ -79,7 +79,7 @@ class LocalSession(Session):
         except torch.OutOfMemoryError:
             self.plans.refusals.tell()  # which names a budget that works
             raise
-        self.plans.refusals.tell()
+        self.plans.refusals.tell(more_may_come=True)
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:

@@ -130,6 +130,24 @@ def compile_function(
     return found
 
 
+def compile_graph(
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any]
+) -> Callable[..., Any]:
+    """A graph of Dynamo as inductor's own backend compiles it, in the settings of the caller.
+
+    Sizes may be open. The graph itself stays as it is, which inductor's passes would change.
+    """
+    from torch._inductor.compile_fx import compile_fx
+
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(graph_module.graph, {}))
+    copied = torch.fx.GraphModule(graph_module, graph)
+    copied.meta.update(graph_module.meta)
+    made: Any = compile_fx(copied, list(examples))
+    found: Callable[..., Any] = made
+    return found
+
+
 @contextmanager
 def kernels_later() -> Iterator[list[Callable[[], None]]]:
     """Leave kernels of C++ to compilers that run beside this thread, as inductor itself does.

@@ -44,3 +44,31 @@ def test_numbers_are_those_of_inductor_and_the_peak_is_within_the_budget():
     [reading] = AllocatorMeter().read(lambda: step(*inputs).backward())
     resident = storage_bytes([list(model.parameters()), inputs])
     assert resident + reading.peak_bytes <= session.budget_bytes
+
+
+def trained_by_draws(w):
+    """A size that is drawn, in a graph without gradients, and numbers behind it."""
+    size = int(torch.randint(2, 5, ()).item())
+    return (w.tanh() * torch.rand(size, 1)).sum()
+
+
+@needs_compiler
+def test_graphs_that_no_backward_follows_draw_the_numbers_of_inductor():
+    """In a step, and in an evaluation without gradients."""
+    w = torch.nn.Parameter(torch.randn(8))
+
+    def drawn(**how):
+        torch._dynamo.reset()
+        step = torch.compile(trained_by_draws, dynamic=False, **how)
+        torch.manual_seed(3)
+        with torch.no_grad():
+            evaluated = step(w)
+        loss = step(w)
+        loss.backward()
+        [found] = torch.autograd.grad(step(w), [w])
+        return evaluated, loss.detach(), found, torch.get_rng_state()
+
+    expected = drawn()
+    made = drawn(backend="schedsim", options={"budget": 10**6, "compile": True, "effort": 0.1})
+    assert all(map(torch.allclose, made[:3], expected[:3]))
+    assert torch.equal(made[3], expected[3])

@@ -114,3 +114,20 @@ def test_settings_are_ours_within_and_as_they_were_after():
     assert (config.reorder_for_peak_memory, config.reorder_for_locality, config.size_asserts) == (
         before
     )
+
+
+@needs_compiler
+def test_a_graph_of_dynamo_is_compiled_as_by_inductor_itself_and_stays_as_it_is():
+    made = []
+
+    def backend(graph_module, examples):
+        before = str(graph_module.graph)
+        made.append(inductor.compile_graph(graph_module, examples))
+        assert str(graph_module.graph) == before
+        return made[-1]
+
+    x = torch.randn(8)
+    with torch.no_grad():
+        found = torch.compile(lambda x: x.sin().cos() + 0 * x, backend=backend)(x)
+    assert torch.allclose(found, x.sin().cos())
+    assert len(made) == 1

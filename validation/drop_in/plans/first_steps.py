@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from schedsim.plans.plan import Plan
+
 from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
 from .known_steps import KnownSteps
@@ -57,7 +59,7 @@ class FirstSteps:
         guessed = _GUESSED_OUTPUTS * part.output_bytes(binding)
         known = self._numbers.get(index)
         if known is not None:
-            if not binding or steps.budget_bytes is None:
+            if not (binding or earlier_bytes) or steps.budget_bytes is None:
                 return known
             cost = part.cost(known, binding)
             between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
@@ -98,6 +100,9 @@ class FirstSteps:
         if plan.schedule is None:
             beside = 0 if part.outputs.root_bytes else _LOSS_BYTES
             name = part.name + part.sizes.in_words(binding)
+            if known is not None and earlier_bytes:
+                name = f"{name}, beside earlier forwards of it whose backwards may come,"
+                roomy = self._roomy_beside(index, plan, binding, earlier_bytes)
             self.roomy[index] = roomy or 0
             raise infeasible(steps, name, plan, roomy, beside)
         steps.plan = plan
@@ -105,6 +110,31 @@ class FirstSteps:
         if binding:  # it may be the one that fits the longest sizes
             part.trust.expect(number, now=False)
         return number
+
+    def _roomy_beside(
+        self, index: int, plan: Plan, binding: Binding, earlier_bytes: int
+    ) -> int | None:
+        """A budget within which a call fits beside earlier ones, which then may keep more.
+
+        They are taken for calls of the same part, that keep what `number_for` lets them.
+        """
+        steps, least = self._known, plan.min_feasible_bytes
+        part = steps.parts[index]
+        if least is None:
+            return None
+        # Of several backwards, each but the first finds gradients.
+        beside = least - earlier_bytes + part.gradient_bytes
+        kept = max(1, part.cost(self._numbers[index], binding).kept_bytes)
+        most = part.store_all_cost(binding).kept_bytes
+        for share in (*_KEPT_SHARES, 1.0):
+            may_keep = int(share * most)
+            budget = beside + int(earlier_bytes * max(1.0, may_keep / kept))
+            room = budget - steps.resident_bytes - may_keep
+            outside = room - part.input_bytes(binding) - part.given_bytes(binding)
+            workload = part.workload(steps.resident_bytes, max(0, outside), binding)
+            if self._search.search(workload, budget, 0.3).schedule is not None:
+                break
+        return budget
 
 
 def _measured_at(part: PlannedPart, binding: Binding) -> Binding:

@@ -219,7 +219,9 @@ class StepPlans:
                     key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
                 )
             except InfeasibleBudgetError as error:
-                return self.refusals.put_off(error, key[0], binding, earlier_bytes)
+                if key[1] and known.records:
+                    return self._unforeseen(key[0], binding)
+                return self.refusals.put_off(error, key, binding, earlier_bytes)
         if not binding:
             return known.numbers[key]
         at = (key, binding)
@@ -307,6 +309,21 @@ class StepPlans:
         )
         self.known.num_planned = 0  # plan anew when the next step begins
         self.known.largest[key[0]] = binding
+        return self._least(part, binding)
+
+    def _unforeseen(self, index: int, binding: Binding) -> int:
+        """The schedule of least memory, for one call more than steps were planned for."""
+        part = self._parts[index]
+        self._say(
+            f"{part.name} is called once more than steps were planned for, before the backwards "
+            "of its earlier calls, beside which it does not fit: this step may exceed the budget",
+            PlainStepWarning,
+        )
+        return self._least(part, binding)
+
+    @staticmethod
+    def _least(part: TracedPart, binding: Binding) -> int:
+        """The known schedule of `part` with least memory at these sizes."""
         costs = [part.cost(number, binding) for number in range(len(part.schedules))]
         return min(costs, key=lambda cost: (cost.backward_bytes, cost.kept_bytes)).number
 

@@ -1,0 +1,71 @@
+"""Forwards before any backward: what the earlier ones keep stays beside the later ones."""
+
+from __future__ import annotations
+
+import gc
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+def made():
+    """Layers whose inner tensors take most."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(3)]
+    return nn.Sequential(*layers), [torch.randn(256, 16) for _ in range(4)]
+
+
+def budgeted(model, batches, budget, door):
+    """The model within a budget."""
+    torch._dynamo.reset()
+    options = {"budget": budget, "effort": 0.2, "extra_bytes": storage_bytes(batches[1:])}
+    if door == "backend":
+        return torch.compile(model, backend="schedsim", options=options)
+    schedsim.rematerialize(model, batches[0], in_place=True, check="never", **options)
+    return model
+
+
+def contrastive(module, batches):
+    """Four forwards, of which one loss is made."""
+    one, two, three, four = map(module, batches)
+    ((one - two).square().mean() - (three - four).square().mean()).backward()
+
+
+def probes(module, batches):
+    """Forwards that save for a backward which never comes."""
+    return [float(held.detach().mean()) for held in [module(x) for x in batches]]
+
+
+def peak(step, budget, door):
+    """The peak of a later step of the loop; the first two are measured for its plan."""
+    model, batches = made()
+    module = budgeted(model, batches, budget, door)
+    for _ in range(3):
+        step(module, batches)
+        model.zero_grad()
+    [reading] = AllocatorMeter().read(lambda: step(module, batches))
+    return storage_bytes([*model.parameters(), *batches]) + reading.peak_bytes
+
+
+def one_forward(module, batches):
+    """A step that fits where the others do not."""
+    module(batches[0]).square().mean().backward()
+
+
+@pytest.mark.parametrize(("step", "door"), [(contrastive, "in place"), (probes, "backend")])
+def test_forwards_that_do_not_fit_together_are_refused_with_a_budget_that_works(step, door):
+    budget = 330_000
+    assert peak(one_forward, budget, door) <= budget
+    with pytest.raises(schedsim.InfeasibleBudgetError, match="or more before a back") as refused:
+        peak(step, budget, door)
+    named = int(re.search(r"budget=(\d+)", refused.value.hint)[1])
+    del refused
+    gc.collect()
+    assert peak(step, named, door) <= named
