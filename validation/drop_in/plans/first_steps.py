@@ -40,7 +40,7 @@ class FirstSteps:
         self._numbers[index] = number
 
     def take(self, keys: Sequence[Key], costs: Sequence[PartCost]) -> None:
-        """Run the calls by schedules of these costs: those of one part, by the one that keeps least."""
+        """Run the calls by these schedules: those of one part, by the one that keeps least."""
         least: dict[int, PartCost] = {}
         for (index, _), cost in zip(keys, costs, strict=True):
             if index not in least or cost.kept_bytes < least[index].kept_bytes:

@@ -45,7 +45,7 @@ class LineSteps:
         return line.divide(self._budget(line))
 
     def least_line(self, record: StepRecord, more_bytes: int = 0) -> OrderedLine:
-        """The calls with store-all and schedules of little memory, which do not depend on the budget.
+        """The calls with schedules that do not depend on the budget: store-all, and little memory.
 
         Parameters
         ----------

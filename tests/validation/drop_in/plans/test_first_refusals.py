@@ -153,7 +153,8 @@ def bare_loop(model_of, budget):
     num_steps = 0
     try:
         schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1, check="never")
-        for num_steps in range(1, 4):
+        while num_steps < 3:
+            num_steps += 1
             model(x).square().sum().backward()
             model.zero_grad()
     except InfeasibleBudgetError as error:
