@@ -34,7 +34,7 @@ from ..user_warnings import warn_user
 from .backend import compiled_part
 from .checks.plain_check import frugal_difference, noting
 from .environment_reader import EnvironmentReader
-from .failed_forwards import all_generators, run_up_to
+from .failed_forwards import GeneratorsBefore, run_up_to
 from .gathered_session import GatheredSession
 from .session import Session
 from .tracing import Tracing, inlined, is_inlined
@@ -86,6 +86,7 @@ class BudgetedCall:
         self._compiled = compiled
         self._runs: dict[tuple[Any, ...], Any] = {}
         self._num_forwards = 0
+        self._generators = GeneratorsBefore()
         # The parts hold the session, and are not to hold the model.
         session.tracing = Tracing(model, is_eager=not session.options.compile)
 
@@ -188,14 +189,14 @@ class BudgetedCall:
         session = self.session
         if session.is_rehearsing or isinstance(session, GatheredSession):
             return run(*inputs, **keywords)
-        before = all_generators([*self._model.parameters()])
+        restore = self._generators.now(dict.fromkeys(part.device for part in session.parts))
         session.calls_again, session.is_undone = True, False
         try:
             return run(*inputs, **keywords)
         except Exception as error:
             if not session.is_undone:
                 raise
-            before.restore()
+            restore()
             plain = run_up_to(error, call_as_itself(self._model), inputs, keywords)
             if plain is None:
                 raise

@@ -8,8 +8,9 @@ buffers when all of it has run.
 from __future__ import annotations
 
 import inspect
+import random
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ import torch
 
 from schedsim.errors import SchedsimError
 
-from ..block_level.repeated_forward import PYTHON, RandomState
+from ..block_level.repeated_forward import RandomState
+from ..guards.numpy_state import NumpyState
+from ..guards.recording import restore_python_generators
 from ..torch_private.pytrees import tree_leaves
 from .checks.saved_elsewhere import saved_elsewhere
 from .tracing import begins_call
@@ -45,13 +48,16 @@ class FailedForwards:
     def __init__(self, session: Session, call: Call, plain: Call, *, changes: bool) -> None:
         self._session, self._call, self._plain = session, call, plain
         self._changes = changes
+        self._devices: tuple[str, ...] = ()  # of the arguments, once it was called
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the graph."""
         session = self._session
         if session.is_rehearsing:  # which puts all back
             return self._call(*arguments)
-        before = RandomState.now(_devices_of(arguments))
+        # Tensors on another device would be another graph.
+        self._devices = self._devices or _devices_of(arguments)
+        before = RandomState.now(self._devices)
         try:
             return self._call(*arguments)
         except SchedsimError:  # it is refused, and has not run
@@ -74,9 +80,28 @@ def _devices_of(arguments: Sequence[Any]) -> tuple[str, ...]:
     return ("cpu", *sorted(found))
 
 
-def all_generators(tensors: Sequence[Any]) -> RandomState:
-    """The present states of the generators of torch, for these tensors, of Python and of NumPy."""
-    return RandomState.now((*_devices_of(tensors), PYTHON))
+class GeneratorsBefore:
+    """The generators of torch, Python and NumPy, as each forward of a model begins."""
+
+    def __init__(self) -> None:
+        self._numpy = NumpyState()
+
+    def now(self, devices: Iterable[str]) -> Callable[[], None]:
+        """What sets them back to their present states.
+
+        Parameters
+        ----------
+        devices
+            Where the model draws, besides the CPU.
+        """
+        of_torch = RandomState.now(("cpu", *(it for it in devices if it != "cpu")))
+        of_python, of_numpy = random.getstate(), self._numpy.now()
+
+        def restore() -> None:
+            of_torch.restore()
+            restore_python_generators((of_python, of_numpy))
+
+        return restore
 
 
 def run_up_to(

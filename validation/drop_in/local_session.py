@@ -60,6 +60,7 @@ class LocalSession(Session):
         self._coming: dict[int, int] | None = None
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
+        self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
 
     @property
@@ -77,9 +78,9 @@ class LocalSession(Session):
         try:
             yield
         except torch.OutOfMemoryError:
-            self.plans.refusals.tell()  # which names a budget that works
+            self.plans.refusals.tell(self._step.calls)  # which names a budget that works
             raise
-        self.plans.refusals.tell(more_may_come=True)
+        self.plans.refusals.tell(self._step.calls, more_may_come=True)
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
@@ -91,6 +92,31 @@ class LocalSession(Session):
                 yield
             finally:
                 self.plans.leave_rehearsal(resident_bytes)
+
+    def refused_again(
+        self, error: InfeasibleBudgetError, step: Callable[[], None]
+    ) -> InfeasibleBudgetError:
+        """The refusal of a first forward, by what a `step` with a made-up loss tells besides.
+
+        That is the code between its graphs, which no part of the budget is planned for yet.
+        """
+        refusals = self.plans.refusals
+        if not refusals.is_of_several:
+            return error
+        self._step.calls, self._is_gauging = StepCalls(), True
+        self._recorder.turns.is_missing = True
+        try:
+            with refusals.lifted():
+                step()
+                close_all()
+                self._end_step()
+        except torch.OutOfMemoryError:
+            return error
+        finally:
+            self._is_gauging = False
+        known = self.plans.known
+        records, known.records = known.records, []
+        return refusals.refusal(records[-1]) if records else error
 
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
@@ -177,7 +203,7 @@ class LocalSession(Session):
         self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
     ) -> None:
         """The backward half of a call of `part` is about to run, with the gradients `given`."""
-        self.plans.refusals.tell()
+        self.plans.refusals.tell(self._step.calls)
         number = self._step.calls.number_of(header)
         if number >= 0 and not self.is_rehearsing:
             call = self._step.calls.rows[number]
@@ -269,6 +295,7 @@ class LocalSession(Session):
         may_start, self._may_start = self._may_start, None
         num_ended = records_ended()
         close_all()
+        self.plans.refusals.tell(self._step.calls)
         if may_start is None:
             self._coming = bytes_by_place(part.inputs_among(arguments))
             may_start = self._end_step()
@@ -398,7 +425,7 @@ class LocalSession(Session):
 
     def _start_measuring(self, device: torch.device) -> None:
         """Begin a record, if it is worth it and no other profiler is on."""
-        if self.is_rehearsing:
+        if self.is_rehearsing and not self._is_gauging:
             return
         if not self._recorder.start(device, self.parts, len(self.plans.known.records)):
             self._tell(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedError
 
 from ..autocasts import run_backward
 from ..block_level.repeated_forward import untouched
@@ -58,7 +58,14 @@ def rehearse(
     left = _left_as_it_is(model, inputs, keywords, session.checks)
     with _in_training(model), session.rehearsing(), left:
         with untouched(model):
-            _run(model, inputs, keywords)
+            refused: InfeasibleBudgetError | None = None
+            try:
+                _run(model, inputs, keywords)
+            except InfeasibleBudgetError as error:
+                # Without the frames of the forward, whose tensors another try would find there.
+                refused = error.with_traceback(None)
+            if refused is not None:
+                raise session.refused_again(refused, lambda: _step(model, inputs, keywords))
         if session.checks and session.parts:
             session.check_note = _compared(model, session, inputs, keywords)
             session.note_compared()
@@ -164,6 +171,20 @@ def _run(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any])
             f"{type(error).__name__}: {text}",
             hint="nothing was changed; train without, or give the loss: loss=",
         ) from error
+
+
+def _step(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Run a step with a made-up loss, whose gradients are not kept."""
+    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
+    try:
+        with untouched(model):
+            for parameter, _gradient in kept:
+                parameter.grad = None
+            given, named = detached_copies((inputs, dict(keywords)))
+            run_backward(made_up_loss(model(*given, **named)))
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
 
 
 def _compared(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.plan import Plan
 
 from ..compiled.group import Groups
@@ -186,6 +187,12 @@ class Session(ABC):
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
         self._step.is_spoiled = True
         self.note(f"{by.name} runs in the place of {part.name}: {why}")
+
+    def refused_again(
+        self, error: InfeasibleBudgetError, _step: Callable[[], None]
+    ) -> InfeasibleBudgetError:
+        """The refusal of a first forward, by what a `_step` with a made-up loss tells besides."""
+        return error
 
     # -- what the parts report --------------------------------------------------------------------
 

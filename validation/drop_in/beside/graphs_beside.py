@@ -58,7 +58,11 @@ class GraphsBeside:
         if self._is_ignored or self._num_looks >= most or not is_new:
             return
         self._num_looks += 1
-        self.num_bytes = max(self.num_bytes, bytes_of_graphs(counted()))
+        found = bytes_of_graphs(counted())
+        if found:  # perhaps in a cycle, as of an error that was caught
+            gc.collect()
+            found = bytes_of_graphs(counted())
+        self.num_bytes = max(self.num_bytes, found)
 
     def ignore(self) -> None:
         """Count none from now on."""

@@ -79,7 +79,14 @@ class HeldState:
         if wrapper is not None:
             self._wrappers.add(wrapper)
         knows = self._tensors.get
-        new = [t for t in tensors if (it := knows(id(t))) is None or not it.is_of(t)]
+        new = [  # each step asks for every parameter: without a call for each
+            t
+            for t in tensors
+            if (it := knows(id(t))) is None
+            or it.tensor() is not t
+            or it.dtype is not t.dtype
+            or it.shape != t.shape
+        ]
         if not new:
             return
         alive = list({id(t): t for t in (*self._alive(), *new)}.values())
@@ -94,7 +101,7 @@ class HeldState:
             self._foreseen_bytes = state.optimizer_bytes
 
     def _alive(self) -> list[torch.Tensor]:
-        return [t for t in (it.tensor() for it in self._tensors.values()) if t is not None]
+        return [t for it in self._tensors.values() if (t := it[0]()) is not None]
 
     @property
     def places(self) -> set[int]:
@@ -111,7 +118,7 @@ class HeldState:
         """All of these bytes, at present."""
         alive = self._alive()
         # Gradients may be views of buckets, which then count once, and whole.
-        gradients = [t.grad for t in alive if t.is_leaf and t.grad is not None]
+        gradients = [it for t in alive if t.is_leaf and (it := t.grad) is not None]
         buckets = sum(map(bucket_bytes_now, self._wrappers))
         return self.lasting_bytes + storage_bytes(gradients) + buckets
 
@@ -177,11 +184,6 @@ class _Known(NamedTuple):
     tensor: weakref.ref[torch.Tensor]
     shape: torch.Size
     dtype: torch.dtype
-
-    def is_of(self, tensor: torch.Tensor) -> bool:
-        """Whether it is `tensor` as it is now."""
-        is_it = self.tensor() is tensor
-        return is_it and self.dtype is tensor.dtype and self.shape == tensor.shape
 
 
 class _Counted(NamedTuple):

@@ -191,6 +191,11 @@ class PlannedPart:
             guess = OutputUse(guess.dropped)
         return not self._is_use_seen and self._set_use(guess)
 
+    def guess_held(self) -> None:
+        """Plan for outputs that the loop holds to the end, until a step has told."""
+        if not self._is_use_seen:
+            self._set_use(OutputUse())
+
     def learn_dropped(self, dropped: frozenset[int]) -> None:
         """Another part, whose backward this one may run, has these outputs dropped."""
         self._set_use(OutputUse(dropped, self.use.lacking))

@@ -1,60 +1,47 @@
 """Refusals in the first forward, put off until all of its graphs are known.
 
 Dynamo traces a graph behind a break when the code before it has run. A refusal of the first graph
-alone would name a budget that the second one does not fit, and so on for each graph. So it is where
-a loop calls a model several times before a backward: nobody knows how often.
+alone would name a budget that the second one does not fit, and so on for each graph. So the forward
+goes on by schedules of little memory. At its end its calls are a line that is divided as those of
+later steps are: what no division fits is refused, and what is named is the least that one fits. So
+it is where a loop calls a model several times before a backward: nobody knows how often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.least_budget import LeastBudget
 
 from ..parts.part_sizes import Binding
 from ..parts.traced_part import TracedPart
-from ..records.step_record import Key
-from .first_steps import FirstSteps
+from ..records.outside_code import OutsideBytes
+from ..records.step_calls import StepCalls
+from ..records.step_record import NOTHING, Key, StepRecord
+from .first_steps import LOSS_BYTES, FirstSteps, guessed_bytes
 from .known_steps import KnownSteps
-from .schedule_search import ScheduleSearch, infeasible
+from .line_steps import LineSteps
+from .ordered_line import least_budget
+from .schedule_search import infeasible
 
-
-@dataclass(frozen=True)
-class _Refused:
-    """A part that does not fit, by what was known when it ran.
-
-    Attributes
-    ----------
-    least_bytes, roomy_bytes
-        The budgets that it would have fitted: with a loss, and with what the loop may hold.
-    resident_bytes
-        What was resident then.
-    gradient_bytes
-        Of its parameters.
-    kept_bytes
-        What more it may keep, where it fits, than by the schedule by which it runs all the same.
-    num_calls
-        Number of calls of the part that await their backwards, with this one.
-    """
-
-    error: InfeasibleBudgetError
-    least_bytes: int
-    roomy_bytes: int
-    resident_bytes: int
-    gradient_bytes: int
-    kept_bytes: int = 0
-    num_calls: int = 1
+_NO_LIMIT = 2**53
 
 
 class FirstRefusals:
-    """Lets a first forward go on to its other graphs, by schedules that take least memory.
+    """Lets a first forward go on to its other graphs, by schedules that take little memory.
 
     Parameters
     ----------
     parts
         Parts seen so far; more may come.
+
+    Attributes
+    ----------
+    is_of_several
+        Whether a forward of several graphs was refused.
     """
 
     def __init__(
@@ -62,59 +49,44 @@ class FirstRefusals:
         known: KnownSteps,
         parts: Sequence[TracedPart],
         first: FirstSteps,
-        search: ScheduleSearch,
+        lines: LineSteps,
     ) -> None:
-        self._known, self._parts, self._first, self._search = known, parts, first, search
-        self._rows: list[_Refused] = []
+        self._known, self._parts, self._first, self._lines = known, parts, first, lines
+        self._refused: InfeasibleBudgetError | None = None
+        self.is_of_several = False
 
     @property
     def _is_broken(self) -> bool:
         """Whether Dynamo breaks the trace of a forward."""
         return any(one.is_followed for one in self._parts)
 
-    def put_off(
-        self, error: InfeasibleBudgetError, key: Key, binding: Binding, earlier_bytes: int
-    ) -> int:
+    def put_off(self, error: InfeasibleBudgetError, key: Key, binding: Binding) -> int:
         """The number of the schedule by which the refused call `key` runs all the same.
-
-        Parameters
-        ----------
-        earlier_bytes
-            Bytes that earlier calls of the step keep.
 
         Raises
         ------
         InfeasibleBudgetError
             No graph and no other call follows, or steps are known already.
         """
-        (index, num_earlier), known = key, self._known
+        index, num_earlier = key
         part = self._parts[index]
-        least = error.min_feasible_bytes
-        if known.records or least is None:
+        if self._known.records or error.min_feasible_bytes is None:
             raise error
-        roomy = self._first.roomy.get(index, least)
-        gradients = part.gradient_bytes
-        row = _Refused(error, least, max(least, roomy), known.resident_bytes, gradients)
-        row = replace(row, num_calls=num_earlier + 1)
+        # The last graph of one function may be followed by those of the function that calls it.
+        if not (num_earlier or self._is_broken):
+            self._refused = None
+            raise error
         # Frames of the forward that goes on would keep all that it makes.
         error.__traceback__ = error.__context__ = error.__cause__ = None
-        self._rows.append(row)
-        # The last graph of one function may be followed by those of the function that calls it.
-        if num_earlier or self._is_broken:
-            workload = part.workload(known.resident_bytes + earlier_bytes, 0, binding)
-            plan = self._search.search_long(workload, least, 0.3)
-            if plan.schedule is not None:
-                number = part.add(plan.schedule)
-                part.trust.trust(number, binding)
-                most = part.store_all_cost(binding).kept_bytes
-                more = max(0, most - part.cost(number, binding).kept_bytes)
-                self._rows[-1] = replace(row, kept_bytes=more)
-                return number
-        self.tell()
-        raise error
+        self._refused = error
+        if self._known.plan is None:
+            self._known.plan = error.plan
+        number = self._lines.least_number(part, binding)
+        part.trust.trust(number, binding)
+        return number
 
-    def tell(self, *, more_may_come: bool = False) -> None:
-        """Refuse what was put off, if anything was.
+    def tell(self, calls: StepCalls, *, more_may_come: bool = False) -> None:
+        """Refuse the forward of these `calls`, if a refusal was put off and nothing fits.
 
         Parameters
         ----------
@@ -126,27 +98,88 @@ class FirstRefusals:
         InfeasibleBudgetError
             It names a budget for all graphs that are known now.
         """
-        rows, known = self._rows, self._known
-        # Where graphs break, layers of one class are calls of one graph.
-        num_calls = 1 if self._is_broken else max((row.num_calls for row in rows), default=0)
-        if not rows or (more_may_come and num_calls > 1):
+        if more_may_come and self._num_forwards(calls.keys) > 1:
             return
-        self._rows = []
-        if len(rows) == 1 and rows[0].resident_bytes == known.resident_bytes:
-            raise rows[0].error
-        least = roomy = 0
-        kept = sum(row.kept_bytes for row in rows)
-        later = 0
-        for row in reversed(rows):
-            # Beside what is resident now, and the gradients that later graphs leave.
-            more = known.resident_bytes - row.resident_bytes + later
-            later += row.gradient_bytes
-            kept -= row.kept_bytes
-            least = max(least, row.least_bytes + more)
-            # The budget of a repeated call has room for what the calls before it may keep.
-            roomy = max(roomy, row.roomy_bytes + more + (kept if row.num_calls == 1 else 0))
-        plan = replace(rows[-1].error.plan, least=LeastBudget(least))
-        name = f"the first forward, of {len(rows)} graphs or more,"
-        if num_calls > 1:
-            name = f"a step that runs a graph {num_calls} times or more before a backward"
-        raise infeasible(known, name, plan, roomy)
+        error, self._refused = self._refused, None
+        if error is None or not calls.rows:
+            return
+        if len(calls.rows) == 1:
+            raise error
+        record = _record_of(calls)
+        if self._fits(record):
+            return
+        self.is_of_several = True
+        raise self.refusal(record)
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Let the steps within run, by schedules of little memory."""
+        known = self._known
+        before, known.budget_bytes = known.budget_bytes, _NO_LIMIT
+        for index, binding in known.largest.items():
+            self._first.set(index, self._lines.least_number(self._parts[index], binding))
+        try:
+            yield
+        finally:
+            known.budget_bytes = before
+
+    def _fits(self, record: StepRecord) -> bool:
+        """Whether a division of the budget fits; first steps run by it then."""
+        self._as_dropped(record)
+        line = self._lines.least_line(record)
+        assert self._known.budget_bytes is not None
+        found = line.divide(self._known.budget_bytes)
+        if found is None:
+            return False
+        self._first.take(record.keys, found.costs)
+        return True
+
+    def refusal(self, record: StepRecord) -> InfeasibleBudgetError:
+        """The refusal of steps like `record`, whatever the loop does with their outputs."""
+        known = self._known
+        assert known.budget_bytes is not None
+        assert known.plan is not None
+        self._as_dropped(record)
+        line = self._lines.least_line(_with_loss(record, LOSS_BYTES))
+        least = least_budget(line, known.budget_bytes)
+        part, binding = self._parts[record.keys[-1][0]], record.bindings[-1]
+        held, guessed = part.output_bytes(binding), guessed_bytes(part, binding)
+        for index, _ in record.keys:
+            self._parts[index].guess_held()
+        # With all outputs held until the next step has made its own.
+        line = self._lines.least_line(_with_loss(record, guessed + part.given_bytes(binding)), held)
+        roomy = max(least, least_budget(line, known.budget_bytes))
+        plan = replace(known.plan, budget_bytes=known.budget_bytes, least=LeastBudget(least))
+        name = f"the first forward, of {len(record.keys)} graphs or more,"
+        num_forwards = self._num_forwards(record.keys)
+        if num_forwards > 1:
+            name = f"a step that runs a graph {num_forwards} times or more before a backward"
+        return infeasible(known, name, plan, roomy)
+
+    def _num_forwards(self, keys: Sequence[Key]) -> int:
+        """How often a graph runs; one where graphs break: layers of one class may share a graph."""
+        return 1 if self._is_broken else 1 + max((earlier for _, earlier in keys), default=0)
+
+    def _as_dropped(self, record: StepRecord) -> None:
+        """Take the loop to drop outputs: what it may hold refuses no step before it is seen."""
+        for index, _ in record.keys:
+            self._parts[index].guess_use()
+
+
+def _record_of(calls: StepCalls) -> StepRecord:
+    """The record of a step with these `calls`, in which the code between them takes nothing."""
+    nothing = (NOTHING,) * len(calls.rows)
+    return StepRecord(
+        calls.keys,
+        tuple(call.binding for call in calls.rows),
+        tuple(call.shared_bytes for call in calls.rows),
+        nothing,
+        nothing,
+        trained=tuple(call.trained for call in calls.rows),
+    )
+
+
+def _with_loss(record: StepRecord, num_bytes: int) -> StepRecord:
+    """`record`, in which the code between forward and backward takes so many bytes."""
+    taken = OutsideBytes(num_bytes, num_bytes)
+    return replace(record, after_forward=(*record.after_forward[:-1], taken))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from schedsim.plans.plan import Plan
+from collections.abc import Sequence
 
+from ..parts.part_line import PartCost
 from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
+from ..records.step_record import Key
 from .known_steps import KnownSteps
 from .schedule_search import ScheduleSearch, infeasible
 
@@ -14,23 +16,16 @@ _KEPT_SHARES = (0.25, 0.5)
 _GUESSED_OUTPUTS = 3
 """Bytes of an unmeasured loss, in sizes of the outputs: a copy, the loss's own, a gradient."""
 
-_LOSS_BYTES = 8
+LOSS_BYTES = 8
 """Bytes of the least that a loss outside of the graphs is: a float32 number, and its gradient."""
 
 
 class FirstSteps:
-    """A frugal schedule for each part, until a whole step was measured.
-
-    Attributes
-    ----------
-    roomy
-        Refused part -> the least budget with room for what the loop may do with its outputs.
-    """
+    """A frugal schedule for each part, until a whole step was measured."""
 
     def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
         self._known, self._search = known, search
         self._numbers: dict[int, int] = {}
-        self.roomy: dict[int, int] = {}
 
     def clear(self) -> None:
         """Forget all schedules: what they were made for was not so."""
@@ -39,6 +34,18 @@ class FirstSteps:
     def forget(self, index: int) -> None:
         """Forget the schedule of part `index`."""
         self._numbers.pop(index, None)
+
+    def set(self, index: int, number: int) -> None:
+        """Run part `index` by this schedule."""
+        self._numbers[index] = number
+
+    def take(self, keys: Sequence[Key], costs: Sequence[PartCost]) -> None:
+        """Run the calls by these schedules: those of one part, by the one that keeps least."""
+        least: dict[int, PartCost] = {}
+        for (index, _), cost in zip(keys, costs, strict=True):
+            if index not in least or cost.kept_bytes < least[index].kept_bytes:
+                least[index] = cost
+        self._numbers |= {index: cost.number for index, cost in least.items()}
 
     def number_for(self, index: int, binding: Binding, earlier_bytes: int) -> int:
         """A schedule that leaves room for whatever may come later in the step.
@@ -56,7 +63,7 @@ class FirstSteps:
         steps = self._known
         part = steps.parts[index]
         static = steps.resident_bytes + earlier_bytes
-        guessed = _GUESSED_OUTPUTS * part.output_bytes(binding)
+        guessed = guessed_bytes(part, binding)
         known = self._numbers.get(index)
         if known is not None:
             if not (binding or earlier_bytes) or steps.budget_bytes is None:
@@ -98,12 +105,8 @@ class FirstSteps:
                 workload = part.workload(static, 0, binding)
                 plan = self._search.search_long(workload, budget, 0.3)
         if plan.schedule is None:
-            beside = 0 if part.outputs.root_bytes else _LOSS_BYTES
+            beside = 0 if part.outputs.root_bytes else LOSS_BYTES
             name = part.name + part.sizes.in_words(binding)
-            if known is not None and earlier_bytes:
-                name = f"{name}, beside earlier forwards of it whose backwards may come,"
-                roomy = self._roomy_beside(index, plan, binding, earlier_bytes)
-            self.roomy[index] = roomy or 0
             raise infeasible(steps, name, plan, roomy, beside)
         steps.plan = plan
         number = self._numbers[index] = part.add(plan.schedule)
@@ -111,30 +114,10 @@ class FirstSteps:
             part.trust.expect(number, now=False)
         return number
 
-    def _roomy_beside(
-        self, index: int, plan: Plan, binding: Binding, earlier_bytes: int
-    ) -> int | None:
-        """A budget within which a call fits beside earlier ones, which then may keep more.
 
-        They are taken for calls of the same part, that keep what `number_for` lets them.
-        """
-        steps, least = self._known, plan.min_feasible_bytes
-        part = steps.parts[index]
-        if least is None:
-            return None
-        # Of several backwards, each but the first finds gradients.
-        beside = least - earlier_bytes + part.gradient_bytes
-        kept = max(1, part.cost(self._numbers[index], binding).kept_bytes)
-        most = part.store_all_cost(binding).kept_bytes
-        for share in (*_KEPT_SHARES, 1.0):
-            may_keep = int(share * most)
-            budget = beside + int(earlier_bytes * max(1.0, may_keep / kept))
-            room = budget - steps.resident_bytes - may_keep
-            outside = room - part.input_bytes(binding) - part.given_bytes(binding)
-            workload = part.workload(steps.resident_bytes, max(0, outside), binding)
-            if self._search.search(workload, budget, 0.3).schedule is not None:
-                break
-        return budget
+def guessed_bytes(part: PlannedPart, binding: Binding) -> int:
+    """Bytes that a loss of the outputs of `part` is taken to need, before one was measured."""
+    return _GUESSED_OUTPUTS * part.output_bytes(binding)
 
 
 def _measured_at(part: PlannedPart, binding: Binding) -> Binding:

@@ -44,6 +44,25 @@ class LineSteps:
         line = self._line(record, chosen, self._known_costs)
         return line.divide(self._budget(line))
 
+    def least_line(self, record: StepRecord, more_bytes: int = 0) -> OrderedLine:
+        """The calls with schedules that do not depend on the budget: store-all, and little memory.
+
+        Parameters
+        ----------
+        more_bytes
+            Bytes beside the step, besides those that are resident.
+        """
+        return self._line(record, {}, self._least_costs, more_bytes)
+
+    def least_number(self, part: PlannedPart, binding: Binding) -> int:
+        """The schedule of `part` with the least memory, among those for these sizes or others."""
+        known = next((numbers for (it, _), numbers in self._least.items() if it is part), None)
+        if known is None:
+            known = self._least_of(part, binding)
+        costs = [part.store_all_cost(binding), *(part.cost(it, binding) for it in known)]
+        least = min(costs, key=lambda it: (max(it.forward_bytes, it.backward_bytes), it.kept_bytes))
+        return least.number
+
     def plan(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan:
         """The choices for a step of several parts; those `chosen` already keep no more.
 
@@ -115,13 +134,17 @@ class LineSteps:
         return known.budget_bytes
 
     def _line(
-        self, record: StepRecord, chosen: dict[Key, PartCost], costs_of: CostsOf
+        self,
+        record: StepRecord,
+        chosen: dict[Key, PartCost],
+        costs_of: CostsOf,
+        more_bytes: int = 0,
     ) -> OrderedLine:
         """The calls of a step, each with the schedules that `costs_of` gives its part."""
         known = self._known
         parts = [known.parts[index] for index, _ in record.keys]
         sizes = [known.largest[index] for index, _ in record.keys]
-        beside = known.resident_bytes, known.passing_bytes
+        beside = known.resident_bytes + more_bytes, known.passing_bytes
         around = bytes_around_calls(record, parts, sizes, *beside)
         resident: dict[int, int] = {}
         for (index, _), it in zip(record.keys, around, strict=True):
@@ -161,12 +184,15 @@ class LineSteps:
 
     def _least_costs(self, part: PlannedPart, binding: Binding, _room: int) -> tuple[PartCost, ...]:
         """Of store-all, and of schedules of little memory, which do not depend on the budget."""
+        # What a schedule costs changes as it is learnt what the loop does with outputs.
+        costs = (part.cost(number, binding) for number in self._least_of(part, binding))
+        return tuple(dict.fromkeys([part.store_all_cost(binding), *costs]))
+
+    def _least_of(self, part: PlannedPart, binding: Binding) -> list[int]:
         at = part, binding
         if at not in self._least:
             self._least[at] = self._least_numbers(part, binding)
-        # What a schedule costs changes as it is learnt what the loop does with outputs.
-        costs = (part.cost(number, binding) for number in self._least[at])
-        return tuple(dict.fromkeys([part.store_all_cost(binding), *costs]))
+        return self._least[at]
 
     def _least_numbers(self, part: PlannedPart, binding: Binding) -> list[int]:
         """The schedules of `part` that keep little, or have a low peak."""

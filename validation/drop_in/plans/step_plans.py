@@ -67,7 +67,7 @@ class StepPlans:
         self._lines = LineSteps(self.known, search)
         self._sizes = OtherSizes(self.known, parts, search)
         self.small = SmallGroups(parts, self._part_is_replaced)
-        self.refusals = FirstRefusals(self.known, parts, self._first, search)
+        self.refusals = FirstRefusals(self.known, parts, self._first, self._lines)
         self._search = search
         self._num_grown = 0
         self._chosen: dict[tuple[Key, Binding], int] = {}
@@ -119,7 +119,6 @@ class StepPlans:
         passing_bytes
             Bytes of results of earlier steps, beside these, until the first backward.
         """
-        self.refusals.tell()
         if self._sizes.take_up():
             self._chosen.clear()
         growth = self.known.see_resident(resident_bytes, passing_bytes)
@@ -221,7 +220,7 @@ class StepPlans:
             except InfeasibleBudgetError as error:
                 if key[1] and known.records:
                     return self._unforeseen(key[0], binding)
-                return self.refusals.put_off(error, key, binding, earlier_bytes)
+                return self.refusals.put_off(error, key, binding)
         if not binding:
             return known.numbers[key]
         at = (key, binding)

@@ -193,3 +193,15 @@ def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(m
     with warnings.catch_warnings():
         warnings.simplefilter("error", PlainStepWarning)
         train(named)
+
+
+def test_graphs_in_a_cycle_are_freed_and_do_not_count():
+    """As those that the traceback of a refusal holds, which the loop has caught."""
+    x = torch.randn(64, 64, requires_grad=True)
+    before = bytes_of_graphs({x.data_ptr()})
+    cycle = [x.sin().tanh()]
+    cycle.append(cycle)
+    del cycle
+    beside = graphs_beside.GraphsBeside()
+    beside.look(lambda: {x.data_ptr()}, is_measured=True)
+    assert beside.num_bytes <= before

@@ -122,3 +122,60 @@ def test_a_first_forward_that_runs_out_of_memory_is_refused_with_a_budget():
     with pytest.raises(InfeasibleBudgetError, match="does not fit") as refused:
         in_place(Large(), torch.randn(128, 32), 1000)
     assert "budget=" in refused.value.hint
+
+
+class Apart(nn.Module):
+    """Three graphs, between which other code may take memory that no graph tells of."""
+
+    def __init__(self, num_between: int = 0) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Sequential(Layer(), Layer()) for _ in range(3))
+        self.num_between = num_between
+
+    def forward(self, x):
+        x = between(self.one(x), self.num_between)
+        torch._dynamo.graph_break()
+        return self.three(self.two(x))
+
+
+@torch._dynamo.disable
+def between(x, num_times):
+    for _ in range(num_times):
+        x = torch.sin(x)
+    return x
+
+
+def bare_loop(model_of, budget):
+    """Steps without an optimizer that drop their outputs; how many there were, or the refusal."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = model_of(), torch.randn(128, 32)
+    num_steps = 0
+    try:
+        schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1, check="never")
+        while num_steps < 3:
+            num_steps += 1
+            model(x).square().sum().backward()
+            model.zero_grad()
+    except InfeasibleBudgetError as error:
+        return num_steps, error.with_traceback(None)
+    return num_steps, None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_between", [0, 8])
+def test_the_least_budget_that_a_first_refusal_says_works_and_little_less_does_not(num_between):
+    """It is that of a loop that drops its outputs; code between graphs is measured in a step."""
+
+    def model_of():
+        return Apart(num_between)
+
+    num_steps, refused = bare_loop(model_of, 20_000)
+    assert not num_steps
+    least = refused.min_feasible_bytes
+    gc.collect()
+    num_steps, refused = bare_loop(model_of, int(1.02 * least))
+    assert refused is None
+    gc.collect()
+    _, refused = bare_loop(model_of, int(0.97 * least))
+    assert refused is not None
