@@ -88,7 +88,7 @@ class BudgetedCall:
         self._num_forwards = 0
         self._generators = GeneratorsBefore()
         # The parts hold the session, and are not to hold the model.
-        session.tracing = Tracing(model, is_eager=not session.options.compile)
+        session.tracing = self._tracing = Tracing(model, is_eager=not session.options.compile)
 
     def _part_of(self, graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         """A graph that Dynamo has traced, as a part of the step."""
@@ -97,6 +97,8 @@ class BudgetedCall:
                 f"{type(self._model).__name__} was sharded (fully_shard) after it got its budget",
                 hint="shard it first, then schedsim.rematerialize(model, ..., in_place=True)",
             )
+        if not self.session.is_distributed:
+            self._tracing.sees(self._model)
         if self._compares and not self._may_trace and not self.session.is_rehearsing:
             if self.session.num_forwards == self._num_forwards and not _has_begun():
                 raise _NewGraph
@@ -217,6 +219,12 @@ class BudgetedCall:
             for module in self._model.modules()
             if (code := getattr(type(module).forward, "__code__", None)) is not None
         }
+        grown = self._tracing.grown(self._model)
+        if grown:
+            return (
+                f"Dynamo traces a forward anew for each length of a list, and {grown}: "
+                "append in the loop, or write into a buffer of a fixed size"
+            )
         often = [forwards[code] for code in at_limit(forwards, run)]
         if often:
             return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -38,6 +39,21 @@ class Tracing:
     def __init__(self, model: nn.Module, *, is_eager: bool) -> None:
         self._has_whole_recurrence = _has_recurrence_on_cpu(model)
         self._has_gru_cells, self._is_eager = has_gru_cells(model), is_eager
+        self._counters = Counters(model)
+        self._lengths = _lengths(model)
+
+    def grown(self, model: nn.Module) -> str:
+        """What modules of `model` hold that has grown since it got its budget, for a line."""
+        found = _lengths(model)
+        return ", ".join(
+            f"`{'.'.join(filter(None, key))}` has grown from {before} to {found[key]}"
+            for key, before in self._lengths.items()
+            if found.get(key, 0) > before
+        )
+
+    def sees(self, model: nn.Module) -> None:
+        """Dynamo has traced `model`, as it is now."""
+        self._counters.see(model)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -54,6 +70,9 @@ class Tracing:
             }
             # A message that a library prints once (transformers, about the loss) need not break a
             # graph: the plain step, with which the first step is compared, prints it.
+            if self._counters.change:
+                # One more graph takes a number in the place of a constant, and serves all values.
+                settings["allow_unspec_int_on_nn_module"] = True
             settings |= without_logging(("warning_once", "info_once"))
             if self._has_whole_recurrence:
                 settings["allow_rnn"] = True
@@ -65,6 +84,48 @@ class Tracing:
                 stack.enter_context(grouped_products())
             stack.enter_context(trace_settings(settings))
             yield
+
+
+class Counters:
+    """Whether modules of a model hold whole numbers that change from trace to trace.
+
+    Dynamo takes such numbers for constants, and would trace a model that counts its forwards in
+    each step. As numbers that a graph is given, all of them would be open where a block of a model
+    is traced by itself, which makes slower graphs: so they are so only where they change.
+
+    Attributes
+    ----------
+    change
+        Whether any has changed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.change, self._seen = False, _whole_numbers(model)
+
+    def see(self, model: nn.Module) -> None:
+        """Look at the model, which is traced."""
+        if not self.change:
+            before, self._seen = self._seen, _whole_numbers(model)
+            self.change = before != self._seen
+
+
+def _whole_numbers(model: nn.Module) -> dict[tuple[str, str], int]:
+    return {
+        (path, name): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if type(value) is int
+    }
+
+
+def _lengths(model: nn.Module) -> dict[tuple[str, str], int]:
+    """Path and attribute -> the length of the list or table that it is."""
+    return {
+        (path, name): len(value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, list | dict | deque | set) and not name.startswith("_")
+    }
 
 
 def _has_recurrence_on_cpu(model: nn.Module) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import warnings
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 from in_place_models import Net  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.tracing import inlined, is_inlined  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -122,3 +124,69 @@ def test_numpy_draws_as_in_the_plain_step():
         found.append([module(x).square().sum() for _ in range(3)])
     assert found[0] == found[1]
     assert len(session_in(model).parts) == 2
+
+
+class Counting(nn.Module):
+    """A forward that counts itself, and asks the number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.count = nn.Linear(8, 8), 0
+
+    def forward(self, x):
+        self.count += 1
+        return (
+            torch.tanh(self.layer(x)) * min(1.0, self.count / 12) * (0.5 if self.count < 3 else 1)
+        )
+
+
+@pytest.mark.parametrize("door", ["in place", "backend"])
+def test_a_number_that_counts_forwards_is_planned_once(door):
+    """In place by itself; by the backend with the setting that Dynamo's own message names."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = Counting(), torch.randn(4, 8)
+    plain, step = copy.deepcopy(model), model
+    settings = {}
+    if door == "in place":
+        schedsim.rematerialize(model, x, "200%", in_place=True, effort=0.1)
+    else:
+        settings = {"allow_unspec_int_on_nn_module": True}
+        step = torch.compile(model, backend="schedsim", options={"budget": "200%", "effort": 0.1})
+    with warnings.catch_warnings(), torch._dynamo.config.patch(settings):
+        warnings.simplefilter("error", PlainStepWarning)
+        for _ in range(torch._dynamo.config.recompile_limit + 4):
+            found, wanted = step(x), plain(x)
+            assert torch.equal(found, wanted)
+            found.sum().backward()
+            wanted.sum().backward()
+            assert model.count == plain.count
+    assert torch.equal(model.layer.weight.grad, plain.layer.weight.grad)
+
+
+class Remembering(nn.Module):
+    """A forward that appends to a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.history = nn.Linear(8, 8), []
+
+    def forward(self, x):
+        x = torch.tanh(self.layer(x))
+        self.history.append(x.detach().mean())
+        return x
+
+
+def test_a_list_that_grows_is_named():
+    torch._dynamo.reset()
+    model = nn.Sequential(Remembering())
+    x = torch.randn(4, 8)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with torch._dynamo.config.patch(recompile_limit=2):
+            schedsim.rematerialize(model, x, "200%", in_place=True, effort=0.1, check="never")
+            for _ in range(5):
+                model(x).sum().backward()
+    lines = [str(it.message) for it in said if it.category is PlainStepWarning]
+    assert any("`0.history` has grown from 0 to " in line for line in lines)
+    assert len(model[0].history) == 5

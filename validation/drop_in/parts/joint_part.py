@@ -168,7 +168,7 @@ class _JointBuilder(ProgramBuilder):
             tuple(made),
             tuple(returned),
             self.device,
-            self._open_sizes(),
+            self._open_sizes(returned),
             tuple(self.given),
         )
 
@@ -237,14 +237,18 @@ class _JointBuilder(ProgramBuilder):
     def _source(self, position: int) -> str:
         return self.sources[position] if position < len(self.sources) else f"argument{position}"
 
-    def _open_sizes(self) -> dict[str, OpenSize]:
-        """The open sizes that the program needs, with their places at run time."""
+    def _open_sizes(self, returned: Sequence[Any]) -> dict[str, OpenSize]:
+        """The open sizes that the program needs, with their places at run time.
+
+        Or what is `returned`, as a number that the code around the graph counts on.
+        """
         for storage, span in self.spans.items():
             # A view, as of a mask that is expanded: sizes of its base stand in no argument.
             known = self.program.storages[storage].size_bytes
             if isinstance(known, VaryingSize) and known.names - self.found.keys():
                 self.program.storages[storage].size_bytes = span
-        needed = {name for size in open_sizes(self.program) for name in size.names}
+        sizes = [*open_sizes(self.program), *_varying(returned)]
+        needed = {name for size in sizes for name in size.names}
         for name in sorted(needed - self.found.keys()):
             raise UnsupportedError(
                 f"its size {name} stands in no argument", hint="torch.compile(..., dynamic=False)"
@@ -303,7 +307,11 @@ class _JointBuilder(ProgramBuilder):
 
 
 def _found_in(shape: tuple[Any, ...]) -> bool:
-    return any(isinstance(size, VaryingSize) for size in shape)
+    return bool(_varying(shape))
+
+
+def _varying(row: Sequence[Any]) -> list[VaryingSize]:
+    return [size for size in row if isinstance(size, VaryingSize)]
 
 
 def _device(graph_module: torch.fx.GraphModule) -> str:
