@@ -59,6 +59,21 @@ def test_what_is_found_fits_and_is_no_slower(seed):
         assert found.makespan_s == search.best_s <= at_first.makespan_s
 
 
+def test_inputs_of_the_graph_may_be_kept_for_longer():
+    """Otherwise what reads them again later could not be taken over from another schedule."""
+    ops = (
+        Op("a", time_s=1, reads=("in",), writes={"x": 4}),
+        Op("b", time_s=1, reads=("x",), writes={"y": 1}),
+        Op("c", time_s=1, writes={"z": 2}),
+        Op("d", time_s=1, reads=("x", "y", "z")),
+    )
+    graph = Graph("inputs", ops, {"in": 1})
+    lines = [np.array(line, dtype=np.int64) for line in ([0, 1, 2, 0, 1, 3], [0, 1, 2, 0, 3])]
+    search = MergeSearch(graph, 8, lines, seed=0)
+    search.run(Effort(1.0), 0.0)
+    assert (search.best_s, search.is_done) == (4, True)
+
+
 def test_walkers_schedules_are_merged(monkeypatch):
     """The plan is that of the mixture, which is faster than those of all walkers."""
     graph = SYNTHETIC_GRAPHS["bidirectional"](130, 2)
