@@ -8,6 +8,7 @@ schedule; the solver finds the best way of these in about a second, and other op
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -83,6 +84,9 @@ class MergeSearch:
     ) -> None:
         """Solve programs until none may find more, the effort is spent, or `enough_s` is met."""
         while not (self.is_done or effort.is_over(self.best_s) or self.best_s <= enough_s):
+            if effort.counted:  # a program takes no more than what is left
+                most = _NONZEROS * math.sqrt(effort.left / _LIMITED)
+                self._free_nonzeros = min(self._free_nonzeros, most)
             effort.spend(self._solve(self._free(), effort.watchdog_s))
             report(self.best_s)
 

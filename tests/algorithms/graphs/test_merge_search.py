@@ -95,3 +95,12 @@ def test_a_search_ends_where_nothing_changes():
     search.run(effort, 0.0)
     assert search.is_done
     assert effort.spent < 1.0
+
+
+def test_a_program_takes_no_more_than_what_is_left():
+    """A large program in the last of the work would take several times of all of it."""
+    graph = SYNTHETIC_GRAPHS["butterfly"](130, 0)
+    line = Schedule.store_all(graph).bind(graph).astype(np.int64)
+    search = MergeSearch(graph, 10**9, [line, line], seed=0)
+    search.run(Effort(0.02), 0.0)
+    assert search._free_nonzeros < 6000
