@@ -74,7 +74,7 @@ _MANY_OPS, _COOL, _SAVED_PER_OP = 300, 0.1, 2e-5
 # the walkers are merged in the end, at most so many, with that share of the walkers' work. Where
 # more than a share of it is left, an annealing goes on from there, at that share of the first
 # temperature.
-_MERGED_OPS, _MERGED_LINES, _MERGED = (60, 600), 4, 0.35
+_MERGED_OPS, _MERGED_LINES, _MERGED = range(60, 500), 4, 0.35
 _WORTH_ANNEALING, _AFTER_MERGE = 0.1, 0.15
 
 # About the work of the lean schedule, for each op of each line that it begins with.
@@ -265,9 +265,7 @@ class GraphSearch:
         segments += [RoundPart(number) for number in range(1, num_rounds)]
         few = 2 if self.effort.counted else min(self.num_threads, 2)
         left = sum(segment.high - segment.low for segment in segments)
-        merges = self._may_merge()
-        if merges:
-            left /= 1.0 - _MERGED
+        kept = left * _MERGED / (1.0 - _MERGED) if self._may_merge() else 0.0  # for a merge
         lean = None
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
@@ -276,9 +274,9 @@ class GraphSearch:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
             width = segment.high - segment.low
-            if merges and at + 1 == len(segments) and len(self._to_merge()) < 2:
-                left, merges = width, False
-            pool.walk(active, segment, width / left)
+            if at + 1 == len(segments) and len(self._to_merge()) < 2:
+                kept = 0.0
+            pool.walk(active, segment, width / (left + kept))
             left -= width
             if bounding.ident is None:
                 bounding.start()
@@ -303,13 +301,13 @@ class GraphSearch:
                 if lean is not None:
                     self.lean = pool.wait(lean)
                 return
-        if merges:
+        if kept:
             self._merge(pool, active)
 
     def _may_merge(self) -> bool:
         """Whether walkers' schedules are to be merged: they have one order, and their number."""
-        few, many = _MERGED_OPS
-        return not self.free and self.effort.moves is None and few <= self.graph.num_ops <= many
+        by_moves = self.effort.moves is not None
+        return not (self.free or by_moves) and self.graph.num_ops in _MERGED_OPS
 
     def _to_merge(self) -> list[NDArray[np.int64]]:
         """The fastest schedules of different walkers that fit, the fastest first."""

@@ -8,6 +8,7 @@ schedule; the solver finds the best way of these in about a second, and other op
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -67,10 +68,10 @@ class MergeSearch:
         self.x = self.model.point(runs_of(merged, lines[0], graph.num_ops))
         self.is_done = not self.model.fits(self.x)
         self._random = np.random.default_rng(seed)
-        op, open_ = self.model.op, self.model.lb < self.model.ub
-        self._choices = np.flatnonzero((op >= 0) & open_)
-        nonzeros = np.diff(self.model.matrix.indptr)[self._choices]
-        self._weight = np.bincount(op[self._choices], nonzeros, graph.num_ops)
+        self._choices = np.flatnonzero(self.model.lb < self.model.ub)
+        made = self._choices[self.model.op[self._choices] >= 0]
+        nonzeros = np.diff(self.model.matrix.indptr)[made]
+        self._weight = np.bincount(self.model.op[made], nonzeros, graph.num_ops)
         self._free_nonzeros, self._idle = _FREE_NONZEROS, 0
 
     @property
@@ -83,13 +84,20 @@ class MergeSearch:
     ) -> None:
         """Solve programs until none may find more, the effort is spent, or `enough_s` is met."""
         while not (self.is_done or effort.is_over(self.best_s) or self.best_s <= enough_s):
+            if effort.counted:  # a program takes no more than what is left
+                most = _NONZEROS * math.sqrt(effort.left / _LIMITED)
+                self._free_nonzeros = min(self._free_nonzeros, most)
             effort.spend(self._solve(self._free(), effort.watchdog_s))
             report(self.best_s)
 
     def _free(self) -> Ints:
-        """The variables that are free in the next program: those of ops drawn anywhere."""
+        """The variables that are free in the next program: those of ops drawn anywhere.
+
+        How long inputs of the graph are kept is free in all.
+        """
         order = self._random.permutation(self.graph.num_ops)
-        free = np.zeros(self.graph.num_ops, dtype=np.bool_)
+        free = np.zeros(self.graph.num_ops + 1, dtype=np.bool_)
+        free[-1] = True
         free[order[np.cumsum(self._weight[order]) <= self._free_nonzeros]] = True
         return self._choices[free[self.model.op[self._choices]]]
 

@@ -59,6 +59,22 @@ def test_what_is_found_fits_and_is_no_slower(seed):
         assert found.makespan_s == search.best_s <= at_first.makespan_s
 
 
+def test_inputs_of_the_graph_may_be_kept_for_longer():
+    """Otherwise what reads them again later could not be taken over from another schedule."""
+    ops = (
+        Op("a", time_s=1, reads=("in",), writes={"x": 4}),
+        Op("b", time_s=1, reads=("x",), writes={"y": 1}),
+        Op("c", time_s=1, writes={"z": 2}),
+        Op("d", time_s=1, reads=("x", "y", "z")),
+    )
+    graph = Graph("inputs", ops, {"in": 1})
+    lines = [np.array(line, dtype=np.int64) for line in ([0, 1, 2, 0, 1, 3], [0, 1, 2, 0, 3])]
+    search = MergeSearch(graph, 8, lines, seed=0)
+    search.run(Effort(1.0), 0.0)
+    assert (search.best_s, search.is_done) == (4, True)
+
+
+@pytest.mark.slow
 def test_walkers_schedules_are_merged(monkeypatch):
     """The plan is that of the mixture, which is faster than those of all walkers."""
     graph = SYNTHETIC_GRAPHS["bidirectional"](130, 2)
@@ -80,3 +96,12 @@ def test_a_search_ends_where_nothing_changes():
     search.run(effort, 0.0)
     assert search.is_done
     assert effort.spent < 1.0
+
+
+def test_a_program_takes_no_more_than_what_is_left():
+    """A large program in the last of the work would take several times of all of it."""
+    graph = SYNTHETIC_GRAPHS["butterfly"](130, 0)
+    line = Schedule.store_all(graph).bind(graph).astype(np.int64)
+    search = MergeSearch(graph, 10**9, [line, line], seed=0)
+    search.run(Effort(0.02), 0.0)
+    assert search._free_nonzeros < 6000
