@@ -194,6 +194,7 @@ def test_offloading_holds_to_what_is_kept():
     assert all(plan.schedule.names.count(f"F{i}") == 1 for i in range(4))
 
 
+@pytest.mark.slow
 def test_the_curve_is_that_of_the_rules():
     """The exact one of a chain, and the sampled one of a graph."""
     curve = schedsim.pareto(FOUR, keep="s1", recompute="s0")

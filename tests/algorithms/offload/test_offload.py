@@ -28,6 +28,7 @@ from schedsim.plans.scope import COPIES
 from schedsim.workloads import WorkloadOptions, build_workload
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 12))
 @settings(max_examples=examples(40), deadline=None)
 def test_chains_are_never_worse_than_without_copies(seed, num_stages):
@@ -266,6 +267,7 @@ def test_a_convolutional_chain_as_the_field_reports():
         assert scope == COPIES
 
 
+@pytest.mark.slow
 @needs_instances
 def test_a_chain_with_known_answers():
     """The same where the optimum without copies is known from elsewhere."""

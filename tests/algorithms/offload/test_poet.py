@@ -55,6 +55,7 @@ def test_answers_are_no_less_than_the_optimum(seed, num_stages, alone):
         assert plan.makespan_s == best
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(3, 4))
 @settings(max_examples=examples(5), deadline=None)
 def test_answers_run_in_the_engine(seed, num_stages):

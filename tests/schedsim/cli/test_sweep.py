@@ -72,6 +72,7 @@ def test_rows_are_what_the_planners_say(call):
     assert "planning_s" not in rows[0]
 
 
+@pytest.mark.slow
 def test_processes_change_nothing(call):
     """The same bytes by one process, by two, and again when there is nothing to do."""
     assert call("sweep e.toml -o one.jsonl")[0] == 0

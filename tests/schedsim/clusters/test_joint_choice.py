@@ -121,6 +121,7 @@ def test_a_search_ends_by_its_work(tiny, monkeypatch):
     assert little.lower_bound_s <= whole.best.step_s <= little.best.step_s
 
 
+@pytest.mark.slow
 def test_a_stage_recomputes_what_its_own_memory_needs(tiny):
     """The first stage of 1F1B holds more micro-batches than the last."""
     words = {"devices": 4, "global_batch": 16, "seq": 4096, "pipeline": 4, "effort": 2}

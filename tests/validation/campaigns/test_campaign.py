@@ -33,6 +33,7 @@ def rows_of(folder):
     return [json.loads(line) for line in (folder / "cpu.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_campaign_is_run_once_and_resumed(small, capsys):
     """A row per planner and budget; a second call runs nothing; the page has its tables."""
     said = []

@@ -41,6 +41,7 @@ def gradients(step, model, x):
     return [p.grad for p in model.parameters()]
 
 
+@pytest.mark.slow
 def test_a_step_is_planned_as_a_whole_and_takes_the_branch_that_each_input_chooses():
     torch.manual_seed(0)
     model, x = Chooses(), torch.rand(256, 32)

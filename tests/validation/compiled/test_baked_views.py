@@ -118,6 +118,7 @@ def test_a_step_with_baked_views_is_the_plain_one(uncompiled):
     assert_close(left_by(module, model, inputs), expected)
 
 
+@pytest.mark.slow
 def test_a_parameter_in_another_layout_is_refused(uncompiled):
     """A baked view would read it as it was laid out before."""
     model, inputs, _, module, _ = baked_step()

@@ -135,6 +135,7 @@ def test_kernels_lay_out_their_results_as_the_program_says(batch):
     assert [at for at in strides if at[1][1] != 1] == []
 
 
+@pytest.mark.slow
 def test_gradients_keep_the_layout_of_their_parameters(uncompiled):
     """And the model keeps its parameters; one that is in channels-last already stays so."""
     for layout in (torch.contiguous_format, torch.channels_last):
@@ -178,6 +179,7 @@ def test_an_image_that_is_viewed_as_a_row_is_copied_first(uncompiled):
     assert_close(left_by(module, model, inputs), expected)
 
 
+@pytest.mark.slow
 def test_steps_without_images_stay_as_they_are():
     for make in (gated, lambda: signals(nn.Conv1d(2, 3, 3))):
         parts = decompose(captured_step(*make()).program)

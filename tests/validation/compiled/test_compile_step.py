@@ -50,6 +50,7 @@ def test_the_measured_peak_is_within_every_budget(stepped):
     assert planned.captured.most_states_bytes == 0  # seeds are drawn once, and never replayed
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_numbers_are_those_of_torch_compile(stepped):
     """Dropout included, from the same seed; with groups run again too."""
@@ -92,6 +93,7 @@ def test_numbers_of_branches_are_those_of_torch_compile():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_plan_file_remembers_that_it_is_compiled(stepped, tmp_path):
     model, inputs, loss, module = stepped

@@ -65,6 +65,7 @@ def test_a_group_has_no_inner_bytes(uncompiled):
     assert peak(found.graph, Schedule.store_all(found.graph)) < before
 
 
+@pytest.mark.slow
 def test_equal_layers_are_one_group_each():
     """Four layers take no more distinct code than three."""
     _, three = grouped(captured_step(*gated(3)))

@@ -48,6 +48,7 @@ def test_joined_neighbours_compute_the_plain_step(uncompiled, make):
     assert set(module.run_counts.values()) == {1}
 
 
+@pytest.mark.slow
 def test_no_more_is_held_between_ops_than_before(uncompiled):
     """What outlives a run, whole groups counted as one op."""
     model, inputs, _, module, _ = joined_step(gated, 0)

@@ -46,6 +46,7 @@ def test_what_cannot_be_kept_is_refused(monkeypatch, uncompiled):
         )
 
 
+@pytest.mark.slow
 def test_a_refusal_names_bytes_that_were_measured(monkeypatch, uncompiled):
     """The least budget of the plans is none for the step, which takes 5 kB more."""
     model, inputs, loss = gated(2)

@@ -87,6 +87,7 @@ def plain():
     return trained(model, lambda x, target: loss_of(model(x), target), 1)
 
 
+@pytest.mark.slow
 def test_further_sizes_are_the_plain_steps_within_the_budget():
     losses, parameters, peaks = plain()
     budget = int(0.8 * max(peaks))

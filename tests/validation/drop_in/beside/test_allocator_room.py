@@ -90,6 +90,7 @@ def test_plans_leave_room_until_the_step_reserves_no_more_than_the_budget(monkey
     assert loop.emptied <= 12
 
 
+@pytest.mark.slow
 def test_a_step_within_its_budget_is_looked_at_once(monkeypatch):
     loop = Loop(monkeypatch, lambda requested: requested)
     assert loop.run() == []
@@ -115,6 +116,7 @@ def test_a_share_is_one_of_what_is_requested(monkeypatch):
     assert (loop.emptied, loop.reserved) == (0, [])
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_beside_the_gaps_a_line_says_so_and_steps_run(monkeypatch):
     loop = Loop(monkeypatch, lambda requested: requested * 3)
     lines = loop.run()
@@ -124,6 +126,7 @@ def test_where_nothing_fits_beside_the_gaps_a_line_says_so_and_steps_run(monkeyp
     assert loop.session.peak_bytes <= loop.budget
 
 
+@pytest.mark.slow
 def test_the_room_of_the_plan_that_reserves_least_stays(monkeypatch):
     """Where each plan that is tried reserves more than the budget, which does not depend on it."""
     most = {}

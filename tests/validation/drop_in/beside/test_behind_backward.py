@@ -68,6 +68,7 @@ def within(share, model, x, step=_half):
     return budget
 
 
+@pytest.mark.slow
 def test_what_a_loop_keeps_behind_a_backward_is_resident_in_the_next():
     """A copy of all gradients, in steps that take turns."""
     model, x = deep_model(), torch.randn(128, 16)

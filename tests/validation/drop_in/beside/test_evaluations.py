@@ -33,6 +33,7 @@ def lines_of(rows):
     return [str(w.message) for w in caught if LINE in str(w.message)]
 
 
+@pytest.mark.slow
 def test_a_rollout_over_the_budget_is_said_once():
     (line,) = lines_of(1024)
     assert "1.1" in line.partition("about")[2][:6]  # two results of 1,024 rows are 1.05 MB

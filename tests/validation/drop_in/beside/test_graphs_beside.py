@@ -23,6 +23,7 @@ import schedsim  # noqa: E402
 from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
 
+@pytest.mark.slow
 def test_bytes_of_a_graph():
     x = torch.randn(64, 64, requires_grad=True)
     before = bytes_of_graphs({x.data_ptr()})
@@ -122,6 +123,7 @@ def test_where_it_does_not_fit_the_step_is_refused():
         steps(model, x, 5)
 
 
+@pytest.mark.slow
 def test_what_a_loop_makes_in_one_step_and_holds_into_the_next_counts():
     """Autograd has made it before the backward."""
     torch._dynamo.reset()

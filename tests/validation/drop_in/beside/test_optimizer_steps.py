@@ -67,6 +67,7 @@ def parameters_bytes(model):
     return storage_bytes(list(model.parameters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -159,6 +160,7 @@ def test_on_a_device_the_code_behind_the_step_is_measured_up_to_the_next(monkeyp
     assert peaks(model)["SGD"][2:] == (105, 4, 110)
 
 
+@pytest.mark.slow
 def test_the_optimizer_of_another_model_is_not_measured():
     model, x = model_and_input()
     other, _ = model_and_input()
@@ -168,6 +170,7 @@ def test_the_optimizer_of_another_model_is_not_measured():
     assert not peaks(model)
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_ends_as_it_does():
     """And what was being measured is dropped."""
     model, x = model_and_input()

@@ -22,6 +22,7 @@ def _trained(model, x):
     return loss.detach()
 
 
+@pytest.mark.slow
 def test_what_another_model_keeps_is_counted_in_a_step_between_its_halves():
     """The steps of a critic within that of what it judges, each with a budget."""
     torch.manual_seed(0)
@@ -50,6 +51,7 @@ def test_what_another_model_keeps_is_counted_in_a_step_between_its_halves():
     assert 0.85 * budget < resident + reading.peak_bytes <= budget
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_held_across_steps_is_resident():
     """As of a look at the outputs, which stay in a global variable: steps end all the same."""
     torch.manual_seed(0)
@@ -87,6 +89,7 @@ class LossInside(nn.Sequential):
         return super().forward(x).square().mean()
 
 
+@pytest.mark.slow
 def test_losses_that_a_loop_collects_have_room():
     """A few bytes more in each step: counted, and not planned for each time."""
     torch.manual_seed(0)

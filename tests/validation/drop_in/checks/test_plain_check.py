@@ -79,6 +79,7 @@ def spoilt(monkeypatch):
     monkeypatch.setattr(budgeted_call, "compiled_part", wrong)
 
 
+@pytest.mark.slow
 def test_a_new_graph_is_compared_and_leaves_nothing():
     """Losses, statistics, generators and Python's numbers are those of the plain loop."""
     model, plain = with_budget()
@@ -92,6 +93,7 @@ def test_a_new_graph_is_compared_and_leaves_nothing():
     assert "1 times a step of the loop with the plain one" in schedsim.drop_in_report(model)
 
 
+@pytest.mark.slow
 def test_a_wrong_retrace_runs_as_the_model_is(monkeypatch):
     """No schedule of the wrong graph tells; the plain module does."""
     model, plain = with_budget()
@@ -103,6 +105,7 @@ def test_a_wrong_retrace_runs_as_the_model_is(monkeypatch):
         assert same(trained(model), expected)
 
 
+@pytest.mark.slow
 def test_a_graph_in_the_midst_of_a_step_is_compared_at_the_next(monkeypatch):
     """What has run of the step cannot be run again; the line comes a step later."""
     model, plain = with_budget(10**6, breaks=True)
@@ -112,6 +115,7 @@ def test_a_graph_in_the_midst_of_a_step_is_compared_at_the_next(monkeypatch):
         trained(model, [0.5, 0.5])
 
 
+@pytest.mark.slow
 def test_every_second_step():
     """What no guard watches is seen, too."""
     model, plain = with_budget(check=2)

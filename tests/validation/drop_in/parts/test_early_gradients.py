@@ -131,6 +131,7 @@ def test_steps_are_the_plain_ones(breaks, once):
         assert {name.rpartition(".")[0] for name in names[:2]} == {"layers.3.0"}
 
 
+@pytest.mark.slow
 def test_an_optimizer_may_step_in_backward():
     """Nothing that comes later reads the parameter whose gradient has come."""
     model, plain = budgeted_and_plain()

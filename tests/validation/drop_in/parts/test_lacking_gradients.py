@@ -86,6 +86,7 @@ def peak_of(model, x, call):
     return resident + reading.peak_bytes
 
 
+@pytest.mark.slow
 def test_states_without_a_gradient_take_no_zeros(uncompiled, monkeypatch):
     """Zeros for the state, which is read last, would be there where the backward takes most."""
     model, x = language()

@@ -154,6 +154,7 @@ def test_outputs_that_a_list_keeps_are_counted_as_long_as_they_are_there():
     assert measured <= session_in(model).peak_bytes + LOGITS_BYTES // 8
 
 
+@pytest.mark.slow
 def test_what_grows_from_step_to_step_is_planned_for_ahead(monkeypatch):
     """A loop that appends to a list waits for a few plans, and not for one a step."""
     planned = []
@@ -255,6 +256,7 @@ def test_steps_in_turns_with_other_code_between_halves_are_all_measured(turns):
     assert measured <= session_in(model).peak_bytes <= session_in(model).budget_bytes
 
 
+@pytest.mark.slow
 def test_outputs_of_an_evaluation_that_the_loop_holds_are_counted():
     def loop(model, words, steps):
         for _ in range(steps):
@@ -272,6 +274,7 @@ def test_outputs_of_an_evaluation_that_the_loop_holds_are_counted():
     assert session_in(model).peak_bytes <= session_in(model).budget_bytes
 
 
+@pytest.mark.slow
 def test_a_share_is_one_of_the_largest_step_where_a_backward_does_not_come():
     """The loop holds the outputs of such a step, and with them its graph, in the next forward."""
 
@@ -291,6 +294,7 @@ def test_a_share_is_one_of_the_largest_step_where_a_backward_does_not_come():
         assert torch.equal(mine, its)
 
 
+@pytest.mark.slow
 def test_a_share_is_one_of_what_the_code_outside_takes_where_that_is_more():
     """The backward of what has made the model's input runs after the model's own."""
     torch._dynamo.reset()
@@ -321,6 +325,7 @@ def test_a_backward_that_reads_a_dropped_output_frees_it_after_the_last_read():
     assert measured <= session_in(model).peak_bytes <= session_in(model).budget_bytes
 
 
+@pytest.mark.slow
 def test_a_compiled_step_whose_logits_get_zeros_is_refused_before_its_first_step(uncompiled):
     """No hope that gradients lack: of a compiled step they come as zeros."""
     words, least = torch.randint(WORDS, (64,)), 1000

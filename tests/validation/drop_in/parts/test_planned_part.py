@@ -83,6 +83,7 @@ def test_ops_are_measured_without_a_look_at_each(monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_given_gradients_that_torch_holds_are_counted_to_the_end(monkeypatch):
     """Versions before 2.13 hold them, whatever the backward half lets go."""
     last, given = {}, 0

@@ -122,6 +122,7 @@ def test_a_budget_that_the_compared_step_does_not_fit_is_named():
     assert refused.value.min_feasible_bytes > 0.55 * most
 
 
+@pytest.mark.slow
 def test_a_first_schedule_is_compared_in_a_later_step():
     """It keeps little, and may be the one that fits when a longer length comes."""
     torch.manual_seed(0)

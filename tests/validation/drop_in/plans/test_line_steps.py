@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 
 
+@pytest.mark.slow
 def test_a_share_is_one_of_the_whole_step():
     """The first of its graphs alone does not fit in that share of its own peak."""
     torch.manual_seed(0)
@@ -97,6 +98,7 @@ def layers(count):
     return nn.Sequential(*made)
 
 
+@pytest.mark.slow
 def test_kinds_of_steps_in_turns_are_all_planned_within_a_share_of_the_largest():
     """A record of the second kind waits for its turn; it is the larger one here."""
     torch.manual_seed(0)

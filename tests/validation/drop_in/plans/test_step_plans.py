@@ -17,6 +17,7 @@ from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E
 import schedsim  # noqa: E402
 
 
+@pytest.mark.slow
 def test_longer_than_planned(monkeypatch):
     """What fits is run by what is known; what does not is planned anew, once, and said."""
     monkeypatch.setattr(single_steps, "_plan_larger", lambda *_: None)

@@ -100,6 +100,7 @@ def test_no_record_begins_where_it_may_not(monkeypatch):
     schedsim.restore(model)
 
 
+@pytest.mark.slow
 def test_a_step_that_never_ends_keeps_no_other_model_from_its_plan():
     """As of a loop that failed, and whose frames a debugger holds: another model is measured."""
     torch.manual_seed(0)
