@@ -6,7 +6,8 @@ Planners read this alone; how the part runs is in `traced_part`.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -99,6 +100,7 @@ class PlannedPart:
         self.use = OutputUse()
         self.makes_zeros = True
         self._is_use_seen = False
+        self._hopes = False
         self._used_graphs: dict[OutputUse, Graph] = {}
         self._costs: dict[tuple[int, Binding], PartCost] = {}
         self._sums: dict[str, Any] = {}
@@ -184,12 +186,28 @@ class PlannedPart:
         known, self._is_use_seen = self._is_use_seen, True
         return self._set_use(use.common(self.use) if known else use)
 
-    def guess_use(self) -> bool:
-        """Plan for the use that takes least, until a step has told; whether that is another."""
+    def guess_use(self, gone: frozenset[int] = frozenset()) -> bool:
+        """Plan for the use that takes least, until a step has told; whether that is another.
+
+        Parameters
+        ----------
+        gone
+            Numbers of held outputs that are known to be dropped.
+        """
         guess = self.outputs.guess()
-        if self.makes_zeros:
-            guess = OutputUse(guess.dropped)
+        guess = OutputUse(guess.dropped | gone, frozenset() if self.makes_zeros else guess.lacking)
         return not self._is_use_seen and self._set_use(guess)
+
+    @contextmanager
+    def hoping(self) -> Iterator[None]:
+        """Take gradients that lack to be no zeros, before a backward has told which lack."""
+        self._hopes = not self._is_use_seen
+        self._costs.clear()
+        try:
+            yield
+        finally:
+            self._hopes = False
+            self._costs.clear()
 
     def guess_held(self) -> None:
         """Plan for outputs that the loop holds to the end, until a step has told."""
@@ -394,6 +412,8 @@ class PlannedPart:
     def _backward_without(self, number: int, binding: Binding) -> int:
         """The peak of a backward for which gradients lack, as `use` says."""
         taken = self._taken_without(number)
+        if taken is None and self._hopes:
+            return int(self._memory(number, binding, self.use)[self._runs(number)[1] :].max())
         if taken is None:
             return self.own_backward_bytes(number, binding)
         other, at = taken

@@ -10,12 +10,13 @@ it is where a loop calls a model several times before a backward: nobody knows h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.least_budget import LeastBudget
 
+from ..parts.output_uses import gone_among
 from ..parts.part_sizes import Binding
 from ..parts.traced_part import TracedPart
 from ..records.outside_code import OutsideBytes
@@ -53,6 +54,7 @@ class FirstRefusals:
     ) -> None:
         self._known, self._parts, self._first, self._lines = known, parts, first, lines
         self._refused: InfeasibleBudgetError | None = None
+        self._gone: dict[int, frozenset[int]] = {}  # outputs that the loop has dropped, by part
         self.is_of_several = False
 
     @property
@@ -106,6 +108,9 @@ class FirstRefusals:
         if len(calls.rows) == 1:
             raise error
         record = _record_of(calls)
+        for call in calls.rows:
+            index, gone = call.key[0], gone_among(call.results)
+            self._gone[index] = gone & self._gone.get(index, gone)
         if self._fits(record):
             return
         self.is_of_several = True
@@ -126,11 +131,16 @@ class FirstRefusals:
     def _fits(self, record: StepRecord) -> bool:
         """Whether a division of the budget fits; first steps run by it then."""
         self._as_dropped(record)
-        line = self._lines.least_line(record)
         assert self._known.budget_bytes is not None
-        found = line.divide(self._known.budget_bytes)
-        if found is None:
-            return False
+        with ExitStack() as hopes:
+            for index in {index for index, _ in record.keys}:
+                hopes.enter_context(self._parts[index].hoping())
+            found = self._lines.least_line(record).divide(self._known.budget_bytes)
+            if found is None:
+                try:
+                    found = self._lines.plan(record, {})
+                except InfeasibleBudgetError:
+                    return False
         self._first.take(record.keys, found.costs)
         return True
 
@@ -163,7 +173,7 @@ class FirstRefusals:
     def _as_dropped(self, record: StepRecord) -> None:
         """Take the loop to drop outputs: what it may hold refuses no step before it is seen."""
         for index, _ in record.keys:
-            self._parts[index].guess_use()
+            self._parts[index].guess_use(self._gone.get(index, frozenset()))
 
 
 def _record_of(calls: StepCalls) -> StepRecord:
