@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
@@ -23,8 +24,10 @@ from .graphs.bounds import scope_of
 
 MAX_STATES = 300_000
 
-STATE_WORK = 2e-4
-"""Units of work of a state, about."""
+_TRIES = 10
+"""Where searches share a number of states, so many times as many may be tried as next ones."""
+_TRY_WORK = 2e-5
+"""Units of work of a try, about."""
 
 State = tuple[int, int, int]
 """Tensors alive, ops done, ops that owe a read of their bundle; bit masks."""
@@ -90,10 +93,11 @@ def plan_within_states(
 ) -> Plan | Schedule | None:
     """The plan of `exhaustive`, if all of its searches together expand at most `max_states`.
 
-    Otherwise a schedule that fits, of any speed; or ``None``, where none was found by then. The
-    effort pays for the states.
+    Otherwise a schedule that fits, of any speed; or ``None``, where none was found by then. Tries
+    are limited too: one state may have thousands of next ones. The effort pays for the tries.
     """
     search = _StateSearch(graph, order, max_states, together=True)
+    search.options = {"order": order, **effort.to_options()}
     anyhow = None
     try:
         anyhow = search.run(budget_bytes, fastest=False)
@@ -104,7 +108,7 @@ def plan_within_states(
     except PlannerLimitError:
         return None if anyhow is None else Schedule(graph.op_names, anyhow)
     finally:
-        effort.spend(STATE_WORK * search.num_expanded)
+        effort.spend(_TRY_WORK * search.num_tried)
 
 
 def _fastest_plan(
@@ -176,8 +180,10 @@ class _StateSearch:
     ) -> None:
         self.name, self.max_states, self.static = graph.name, max_states, graph.static_bytes
         self.order, self.fixed = order, scope_of(order) == FIXED_ORDER
-        self.options = {"order": order} if self.fixed else {}
-        self.num_expanded, self._together = 0, together  # states of all searches
+        self.options: dict[str, Any] = {"order": order} if self.fixed else {}
+        # Of all searches: states expanded, and tries of next ones.
+        self.num_expanded, self.num_tried, self._together = 0, 0, together
+        self._most_tried = _TRIES * max_states if together else math.inf
         self.sizes = graph.arrays.tensor_bytes.tolist()
         bit = {name: 1 << i for i, name in enumerate(graph.arrays.tensor_names)}
         self.ops = []
@@ -272,12 +278,10 @@ class _StateSearch:
                 others.append((live, spent_s))
                 self.num_expanded += 1
                 if self.num_expanded > most:
-                    raise PlannerLimitError(
-                        f"{self.name!r} needs more than {self.max_states:,} states",
-                        hint="exhaustive is an oracle for tiny workloads; use --planner auto",
-                    )
+                    raise self._too_many()
                 for run, (sets, missed) in self._moves(state, room):
                     lacking = min(lacking, missed)
+                    self._try(len(sets))
                     after_s = spent_s + self.ops[run[0]].time_s if fastest else 0.0
                     for after in self._after(done, run, sets):
                         done_after = after[1]
@@ -293,6 +297,17 @@ class _StateSearch:
                         heapq.heappush(queue, entry)
         self.next_bytes = budget + lacking
         return None
+
+    def _too_many(self) -> PlannerLimitError:
+        return PlannerLimitError(
+            f"{self.name!r} needs more than {self.max_states:,} states",
+            hint="exhaustive is an oracle for tiny workloads; use --planner auto",
+        )
+
+    def _try(self, number: int) -> None:
+        self.num_tried += number
+        if self.num_tried > self._most_tried:
+            raise self._too_many()
 
     def _after(
         self, done: int, run: tuple[int, int, int], sets: list[int]
@@ -401,6 +416,8 @@ class _StateSearch:
         lacking = 1 << 62
         stack = [(0, 0, room, 1 << 62)]
         while stack:
+            if self._together and not len(found) & 63:
+                self._try(1)
             k, kept, left, smallest_out = stack.pop()
             if total[k] <= left:
                 if smallest_out > left - total[k]:

@@ -52,6 +52,7 @@ def trained_by_draws(w):
     return (w.tanh() * torch.rand(size, 1)).sum()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_graphs_that_no_backward_follows_draw_the_numbers_of_inductor():
     """In a step, and in an evaluation without gradients."""

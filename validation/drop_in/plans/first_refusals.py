@@ -54,6 +54,7 @@ class FirstRefusals:
     ) -> None:
         self._known, self._parts, self._first, self._lines = known, parts, first, lines
         self._refused: InfeasibleBudgetError | None = None
+        self._settled: dict[tuple[Key, Binding], int] = {}
         self._gone: dict[int, frozenset[int]] = {}  # outputs that the loop has dropped, by part
         self.is_of_several = False
 
@@ -136,13 +137,16 @@ class FirstRefusals:
             for index in {index for index, _ in record.keys}:
                 hopes.enter_context(self._parts[index].hoping())
             found = self._lines.least_line(record).divide(self._known.budget_bytes)
-            if found is None:
-                try:
-                    found = self._lines.plan(record, {})
-                except InfeasibleBudgetError:
-                    return False
+        if found is None:
+            return False
         self._first.take(record.keys, found.costs)
+        for key, binding, cost in zip(record.keys, record.bindings, found.costs, strict=True):
+            self._settled[key, binding] = cost.number
         return True
+
+    def settled(self, key: Key, binding: Binding) -> int | None:
+        """The schedule by which a call runs in first steps that were found to fit together."""
+        return None if self._known.records else self._settled.get((key, binding))
 
     def refusal(self, record: StepRecord) -> InfeasibleBudgetError:
         """The refusal of steps like `record`, whatever the loop does with their outputs."""

@@ -97,6 +97,7 @@ def test_a_step_within_its_budget_is_looked_at_once(monkeypatch):
     assert (loop.emptied, loop.session._room.room_bytes) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_room_that_leaves_much_unused_becomes_smaller(monkeypatch):
     """Gaps that leap: large ones beside the first plan, none beside smaller ones."""
     loop = Loop(

@@ -174,6 +174,7 @@ def with_computed_parameters(model):
     return left
 
 
+@pytest.mark.slow
 def test_a_comparison_does_not_run_the_backward_of_computed_parameters():
     """Their graph is the loop's: it is there when the loop's own backward comes."""
     model, plain = Net(), Net()

@@ -69,6 +69,7 @@ def steps_within(make, budget):
     return model, inputs, loss, step, session()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [by_backend, in_place])
 def test_small_groups_fit_less_than_large_ones(make, uncompiled, monkeypatch):
     model, inputs, loss, step, session = steps_within(make, ROOM)

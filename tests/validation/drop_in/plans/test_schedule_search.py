@@ -48,6 +48,7 @@ def test_a_search_that_finds_nothing_goes_on_before_the_budget_is_refused(late, 
     assert len(efforts) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_share_that_a_small_first_step_does_not_fit_says_what_it_is_of(broken):
     """And what to do where larger steps follow: then the same share is enough."""
