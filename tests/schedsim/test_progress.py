@@ -66,6 +66,7 @@ def test_planners_report_to_the_search_that_called_them():
     assert inner.best_s == 1.0
 
 
+@pytest.mark.slow
 def test_a_search_on_a_graph_reports_its_best_and_its_bound(caplog, monkeypatch):
     """What is told at the end is what the plan says; where no terminal is, the log has it."""
     monkeypatch.setattr(progress, "_LOG_EVERY_S", 0.0)

@@ -118,6 +118,7 @@ def layouts(program):
     return [(v.shape, v.stride) for v in found if min(v.shape[1:]) > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", slow_where([1, 3], lambda batch: batch == 1))
 def test_kernels_lay_out_their_results_as_the_program_says(batch):
     """Loss, gradients and buffers are the plain step's, and every tensor lies where it should."""

@@ -88,6 +88,7 @@ def test_a_forward_that_raises_leaves_what_the_plain_one_leaves(door):
     assert same(others, parameters)
 
 
+@pytest.mark.slow
 def test_what_it_has_set_in_python_is_set_in_place_and_told_by_the_backend():
     expected, _ = steps("plain", lambda: Looked(notes=True))
     found, _ = steps("in place", lambda: Looked(notes=True))

@@ -51,6 +51,7 @@ def test_a_line_is_said_once():
     assert session.check_note.count("something") == 1
 
 
+@pytest.mark.slow
 def test_a_model_is_freed_with_its_plans_and_its_record():
     """In the midst of a measured step, too: Dynamo keeps neither, and the profiler is off."""
     torch.manual_seed(0)

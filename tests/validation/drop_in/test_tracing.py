@@ -140,7 +140,7 @@ class Counting(nn.Module):
         )
 
 
-@pytest.mark.parametrize("door", ["in place", "backend"])
+@pytest.mark.parametrize("door", ["in place", pytest.param("backend", marks=pytest.mark.slow)])
 def test_a_number_that_counts_forwards_is_planned_once(door):
     """In place by itself; by the backend with the setting that Dynamo's own message names."""
     torch._dynamo.reset()

@@ -167,6 +167,7 @@ def test_a_loop_without_such_code_is_looked_at_twice(monkeypatch):
     assert len(looks) == 2
 
 
+@pytest.mark.slow
 def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(monkeypatch):
     """The budget that the line names holds."""
     x = torch.randn(512, 16)
@@ -197,6 +198,7 @@ def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(m
         train(named)
 
 
+@pytest.mark.slow
 def test_graphs_in_a_cycle_are_freed_and_do_not_count():
     """As those that the traceback of a refusal holds, which the loop has caught."""
     x = torch.randn(64, 64, requires_grad=True)

@@ -84,6 +84,7 @@ def test_the_layer_is_planned_and_equal_to_the_bit(made):
         assert torch.equal(compiled(x), plain(x))
 
 
+@pytest.mark.slow
 @the_lstm
 def test_another_length_is_another_size_of_the_same_graph(made):
     plain, model, compiled, session = made

@@ -84,7 +84,7 @@ def named_for(make, in_loop):
     return int(re.search(r"budget=(\d+)", refused.value.hint)[1])
 
 
-@pytest.mark.parametrize("in_loop", [False, True])
+@pytest.mark.parametrize("in_loop", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [by_backend, in_place])
 def test_the_budget_that_a_first_refusal_names_is_enough_for_all_graphs(make, in_loop):
     budget = named_for(make, in_loop)

@@ -155,6 +155,7 @@ def test_micro_batches_one_ahead_run_what_was_planned(share):
     assert reading.peak_bytes + storage_bytes([x, *model.parameters()]) <= budget
 
 
+@pytest.mark.slow
 def test_schedules_of_little_memory_come_where_shares_of_the_budget_give_none():
     """Each part needs less than a third of the budget while another one takes most of it."""
 

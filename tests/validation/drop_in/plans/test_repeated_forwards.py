@@ -60,7 +60,13 @@ def one_forward(module, batches):
     module(batches[0]).square().mean().backward()
 
 
-@pytest.mark.parametrize(("step", "door"), [(contrastive, "in place"), (probes, "backend")])
+@pytest.mark.parametrize(
+    ("step", "door"),
+    [
+        (contrastive, "in place"),
+        pytest.param(probes, "backend", marks=pytest.mark.slow),
+    ],
+)
 def test_forwards_that_do_not_fit_together_are_refused_with_a_budget_that_works(step, door):
     budget = 330_000
     assert peak(one_forward, budget, door) <= budget
