@@ -49,7 +49,7 @@ _CHAIN_GAP, _CHAIN_WORK = 0.01, 10.0
 _BEYOND = 2.0
 
 # Graphs of at most so many ops are searched exactly first, by so many states, and for each unit of
-# effort by so many more, which take a third of it.
+# effort by so many more, up to so many.
 _SMALL, _FEW_STATES, _STATES_PER_UNIT, _MOST_STATES = 40, 250, 1500, 3000
 
 # The share of the work on schedules beyond the persistent ones that the exact search gets first;
@@ -84,7 +84,7 @@ def auto(
     units of it, and for all of it where an `order` is given: `chain_optimum` on up to 62 stages,
     then `local_search`. In both cases the candidates state the bound over any schedule beside the
     bound over the persistent ones. On a graph of at most 40 ops `exhaustive` comes first, for
-    as many states as take a third of the effort. On others, and where the states do not
+    at most 3,000 states, and fewer by little effort. On others, and where the states do not
     suffice, the planner takes `local_search` beside the bound of `cuts`. A graph that is a
     chain goes to `chain_optimum` first; a large graph that is a line of blocks goes to
     `hierarchical`, whose schedule the search starts from. Where a link is given, the planner

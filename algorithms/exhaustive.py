@@ -216,6 +216,8 @@ class _StateSearch:
             (1 << i, op.always | op.optional, op.reads, op.time_s, op.once)
             for i, op in reversed(list(enumerate(self.ops)))
         ]
+        # Of a search for any schedule: what it finds must not hang on measured times.
+        self.last_first_alike = [(*row[:3], 1.0, row[4]) for row in self.last_first]
         self.wanted = cache(self._wanted)
         self.bytes_of = cache(self._bytes_of)
         self.largest = cache(self._largest)
@@ -236,10 +238,10 @@ class _StateSearch:
                 tensors |= op.reads
         return ops, tensors
 
-    def _left_s(self, live: int, done: int) -> float:
-        """Time of the ops that must still run; infinite where what they read is lost for good."""
+    def _left_s(self, live: int, done: int, ops: list[tuple[int, int, int, float, bool]]) -> float:
+        """Time of the `ops` that must still run; infinite where what they read is lost for good."""
         lacking, left_s = self.results & ~live, 0.0
-        for op_bit, writes, reads, time_s, once in self.last_first:
+        for op_bit, writes, reads, time_s, once in ops:
             if writes & lacking or not done & op_bit:
                 if once and done & op_bit:
                     return math.inf
@@ -254,6 +256,7 @@ class _StateSearch:
         done, the one with more tensors alive is as good.
         """
         room = budget - self.static
+        ops = self.last_first if fastest else self.last_first_alike
         lacking = 1 << 62
         start: State = (self.inputs, 0, 0)
         spent: dict[State, float] = {start: 0.0}
@@ -287,7 +290,7 @@ class _StateSearch:
                         done_after = after[1]
                         if after_s >= spent.get(after, math.inf) or self._breaks(after):
                             continue
-                        left_s = self._left_s(after[0], done_after)
+                        left_s = self._left_s(after[0], done_after, ops)
                         if after_s + left_s > at_most_s or left_s == math.inf:
                             continue
                         spent[after] = after_s
