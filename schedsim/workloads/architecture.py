@@ -29,7 +29,7 @@ class AttentionSizes:
         Whether the output projection has a bias.
     head_norm
         Whether queries and keys pass a norm over each head.
-    wide_norm
+    joint_norm
         Whether that norm is over all heads of a token together (as in OLMo 2).
     sinks
         Whether each head learns a logit that stands for no token.
@@ -46,7 +46,7 @@ class AttentionSizes:
     bias: bool = False
     output_bias: bool = False
     head_norm: bool = False
-    wide_norm: bool = False
+    joint_norm: bool = False
     sinks: bool = False
     query_rank: int = 0
     kv_rank: int = 0
@@ -75,7 +75,7 @@ class AttentionSizes:
     @property
     def norm_widths(self) -> tuple[int, int]:
         """Gains of the norms of queries and keys, where there are such norms."""
-        if self.wide_norm:
+        if self.joint_norm:
             return self.query_width, self.key_width
         return self.head_width, self.head_width
 

@@ -166,7 +166,7 @@ def _of_seed_oss(sizes: ConfigFields) -> Architecture:
 
 
 def _of_olmo2(sizes: ConfigFields) -> Architecture:
-    attention = _biased_heads(sizes, head_norm=True, wide_norm=True)
+    attention = _biased_heads(sizes, head_norm=True, joint_norm=True)
     return replace(_model(sizes, attention, tied=False), pre_norm=False, post_norm=True)
 
 
@@ -235,6 +235,17 @@ def _experts(sizes: ConfigFields, number: str = "num_local_experts") -> ExpertSi
     )
 
 
+def _shared_experts(sizes: ConfigFields, number: str, active: str, shared: str) -> ExpertSizes:
+    """Routed experts beside shared ones, all as wide as ``moe_intermediate_size`` says."""
+    width = sizes.number("moe_intermediate_size")
+    return ExpertSizes(
+        sizes.number(number),
+        sizes.number(active),
+        width,
+        shared_width=width * sizes.number(shared, default=0),
+    )
+
+
 def _of_mixtral(sizes: ConfigFields) -> Architecture:
     return _model(sizes, _heads(sizes), tied=False, experts=_experts(sizes))
 
@@ -244,12 +255,12 @@ def _of_granite_moe(sizes: ConfigFields) -> Architecture:
 
 
 def _of_minimax_m2(sizes: ConfigFields) -> Architecture:
-    attention = _heads(sizes, head_norm=True, wide_norm=True)
+    attention = _heads(sizes, head_norm=True, joint_norm=True)
     return _model(sizes, attention, tied=False, experts=_experts(sizes))
 
 
 def _of_olmoe(sizes: ConfigFields) -> Architecture:
-    attention = _biased_heads(sizes, head_norm=True, wide_norm=True)
+    attention = _biased_heads(sizes, head_norm=True, joint_norm=True)
     return _model(sizes, attention, tied=False, experts=_experts(sizes, "num_experts"))
 
 
@@ -259,13 +270,7 @@ def _of_ernie_moe(sizes: ConfigFields) -> Architecture:
     why = "experts are in every layer from the first one on here"
     sizes.refuse("moe_layer_interval", lambda value: value == 1, why)
     sizes.refuse("moe_layer_end_index", lambda value: value == -1 or value >= last, why)
-    width = sizes.number("moe_intermediate_size")
-    experts = ExpertSizes(
-        sizes.number("moe_num_experts"),
-        sizes.number("moe_k"),
-        width,
-        shared_width=width * sizes.number("moe_num_shared_experts", default=0),
-    )
+    experts = _shared_experts(sizes, "moe_num_experts", "moe_k", "moe_num_shared_experts")
     dense = sizes.number("moe_layer_start_index", default=0)
     return _model(sizes, _heads(sizes), tied=True, experts=experts, dense=dense)
 
@@ -300,13 +305,8 @@ def _of_deepseek(sizes: ConfigFields) -> Architecture:
 
 def _with_shared_experts(sizes: ConfigFields, attention: AttentionSizes) -> Architecture:
     """Dense layers, then layers with routed and shared experts, by DeepSeek's fields."""
-    width = sizes.number("moe_intermediate_size")
-    experts = ExpertSizes(
-        sizes.number("n_routed_experts"),
-        sizes.number("num_experts_per_tok"),
-        width,
-        shared_width=width * sizes.number("n_shared_experts", default=0),
-    )
+    fields = "n_routed_experts", "num_experts_per_tok", "n_shared_experts"
+    experts = _shared_experts(sizes, *fields)
     dense = sizes.number("first_k_dense_replace", default=0)
     return _model(sizes, attention, tied=False, experts=experts, dense=dense)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from small_configs import SMALL
 
 from schedsim import SchedsimError
 from schedsim.workloads.config_readers import READERS, read_architecture
@@ -10,14 +11,6 @@ from schedsim.workloads.language_model import language_model
 from schedsim.workloads.presets import config_of
 from schedsim.workloads.transformer import TransformerConfig, transformer_model
 
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 120,
-}
 # model_type -> what its configuration has besides; every family that a reader knows is here.
 FAMILIES = {
     "llama": {},

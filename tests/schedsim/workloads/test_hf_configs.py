@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from small_configs import SMALL
 
 from schedsim import SchedsimError
 from schedsim.workloads import PRESETS, WorkloadOptions, build_workload
@@ -13,15 +14,6 @@ from schedsim.workloads.hf_configs import (
     hf_architecture,
     hf_config,
 )
-
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 120,
-}
 
 
 def test_files_folders_and_names(tmp_path):
