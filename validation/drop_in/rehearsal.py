@@ -34,6 +34,7 @@ from .checks.plain_check import (
     noting,
     results_on_rank,
     run_on_rank,
+    without_gradients,
 )
 from .drop_in_options import DropInOptions
 from .gathered_session import GatheredSession
@@ -175,16 +176,9 @@ def _run(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any])
 
 def _step(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
     """Run a step with a made-up loss, whose gradients are not kept."""
-    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
-    try:
-        with untouched(model):
-            for parameter, _gradient in kept:
-                parameter.grad = None
-            given, named = detached_copies((inputs, dict(keywords)))
-            run_backward(made_up_loss(model(*given, **named)))
-    finally:
-        for parameter, gradient in kept:
-            parameter.grad = gradient
+    with without_gradients(model):
+        given, named = detached_copies((inputs, dict(keywords)))
+        run_backward(made_up_loss(model(*given, **named)))
 
 
 def _compared(
@@ -266,14 +260,8 @@ def rehearse_loop(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[s
     Outside of the model there is nothing then, so that what later steps would measure and plan is
     measured and planned here.
     """
-    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
-    try:
-        with _left_as_it_is(model, inputs, keywords, True), untouched(model):
-            for _ in range(_NUM_REHEARSED):
-                for parameter, _gradient in kept:
-                    parameter.grad = None
+    with _left_as_it_is(model, inputs, keywords, True), untouched(model):
+        for _ in range(_NUM_REHEARSED):
+            with without_gradients(model):
                 given, named = detached_copies((inputs, dict(keywords)))
                 run_backward(model(*given, **named))
-    finally:
-        for parameter, gradient in kept:
-            parameter.grad = gradient

@@ -194,7 +194,7 @@ Results = dict[str, Tensor | None]
 
 def run_on_rank(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
     """Run a step of a model that communicates; all state is restored."""
-    with untouched(model), _without_gradients(model):
+    with untouched(model), without_gradients(model):
         inputs, keywords = detached_copies((inputs, dict(keywords)))
         run_backward(made_up_loss(model(*inputs, **keywords)))
 
@@ -203,7 +203,7 @@ def results_on_rank(
     model: nn.Module, step: Step, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> Results:
     """The results of a step of a model that communicates; all state is restored."""
-    with untouched(model), _without_gradients(model):
+    with untouched(model), without_gradients(model):
         inputs, keywords = detached_copies((inputs, dict(keywords)))
         output = step(*inputs, **keywords)
         left: Results = {
@@ -249,7 +249,7 @@ def _is_same(one: Tensor | None, two: Tensor | None) -> bool:
 
 
 @contextmanager
-def _without_gradients(model: nn.Module) -> Iterator[None]:
+def without_gradients(model: nn.Module) -> Iterator[None]:
     """Run the block without the gradients that are there, which are put back."""
     kept = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:

@@ -54,7 +54,6 @@ class FirstRefusals:
     ) -> None:
         self._known, self._parts, self._first, self._lines = known, parts, first, lines
         self._refused: InfeasibleBudgetError | None = None
-        self._settled: dict[tuple[Key, Binding], int] = {}
         self._gone: dict[int, frozenset[int]] = {}  # outputs that the loop has dropped, by part
         self.is_of_several = False
 
@@ -101,10 +100,11 @@ class FirstRefusals:
         InfeasibleBudgetError
             It names a budget for all graphs that are known now.
         """
-        if more_may_come and self._num_forwards(calls.keys) > 1:
+        error = self._refused
+        if error is None or (more_may_come and self._num_forwards(calls.keys) > 1):
             return
-        error, self._refused = self._refused, None
-        if error is None or not calls.rows:
+        self._refused = None
+        if not calls.rows:
             return
         if len(calls.rows) == 1:
             raise error
@@ -140,13 +140,7 @@ class FirstRefusals:
         if found is None:
             return False
         self._first.take(record.keys, found.costs)
-        for key, binding, cost in zip(record.keys, record.bindings, found.costs, strict=True):
-            self._settled[key, binding] = cost.number
         return True
-
-    def settled(self, key: Key, binding: Binding) -> int | None:
-        """The schedule by which a call runs in first steps that were found to fit together."""
-        return None if self._known.records else self._settled.get((key, binding))
 
     def refusal(self, record: StepRecord) -> InfeasibleBudgetError:
         """The refusal of steps like `record`, whatever the loop does with their outputs."""

@@ -26,14 +26,17 @@ class FirstSteps:
     def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
         self._known, self._search = known, search
         self._numbers: dict[int, int] = {}
+        self._together: set[int] = set()  # parts whose calls fit beside each other by these
 
     def clear(self) -> None:
         """Forget all schedules: what they were made for was not so."""
         self._numbers.clear()
+        self._together.clear()
 
     def forget(self, index: int) -> None:
         """Forget the schedule of part `index`."""
         self._numbers.pop(index, None)
+        self._together.discard(index)
 
     def set(self, index: int, number: int) -> None:
         """Run part `index` by this schedule."""
@@ -46,6 +49,7 @@ class FirstSteps:
             if index not in least or cost.kept_bytes < least[index].kept_bytes:
                 least[index] = cost
         self._numbers |= {index: cost.number for index, cost in least.items()}
+        self._together |= least.keys()
 
     def number_for(self, index: int, binding: Binding, earlier_bytes: int) -> int:
         """A schedule that leaves room for whatever may come later in the step.
@@ -66,7 +70,8 @@ class FirstSteps:
         guessed = guessed_bytes(part, binding)
         known = self._numbers.get(index)
         if known is not None:
-            if not (binding or earlier_bytes) or steps.budget_bytes is None:
+            is_alone = not earlier_bytes or index in self._together
+            if (is_alone and not binding) or steps.budget_bytes is None:
                 return known
             cost = part.cost(known, binding)
             between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)

@@ -213,9 +213,6 @@ class StepPlans:
         known.see_sizes(key[0], binding)
         if key not in known.numbers:
             known.resident_bytes = max(known.resident_bytes, resident_bytes())
-            settled = self.refusals.settled(key, binding)
-            if settled is not None:
-                return settled
             try:
                 return self.small.or_small(
                     key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
