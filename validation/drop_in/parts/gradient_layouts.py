@@ -112,12 +112,14 @@ class GradientLayouts:
         came = layout, self._backward_autocast
         if came == (traced, autocast):
             return own
-        if came not in self._parts and not self._session.is_rehearsing:
+        # A made-up loss has strides of its own. What lacks is an output that no graph behind reads.
+        lacks = autocast == came[1] and all(map(_absent_or_equal, layout, traced))
+        if came not in self._parts and (lacks or not self._session.is_rehearsing):
             self._add(came, traced)
         found = self._taken_by(part, number, came, given)
         if found is not None:
             return found[0], found[0].code.halves(found[1])
-        if any(one not in (None, was) for one, was in zip(layout, traced, strict=True)):
+        if not all(map(_absent_or_equal, layout, traced)):
             self._say_rounded(f"gradients come to {self._part.name} in strides {layout}")
         if came[1] != autocast:
             self._say_rounded(f"the backward of {self._part.name} runs {came[1]}")
@@ -249,6 +251,11 @@ def put_in_form(given: list[Any], forms: Sequence[GivenGradient]) -> None:
             given[i] = zeros.zero_()
         elif it.stride() != form.strides:
             given[i] = it.new_empty_strided(form.shape, form.strides).copy_(it)
+
+
+def _absent_or_equal(one: Strides, was: Strides) -> bool:
+    """Whether a gradient does not come, or as it was traced."""
+    return one is None or one == was
 
 
 def _layout_of(part: TracedPart) -> tuple[tuple[int, ...], ...]:

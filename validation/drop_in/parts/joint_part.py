@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +50,26 @@ class JointPart(NamedTuple):
     device: str
     open_sizes: Mapping[str, OpenSize]
     given: tuple[GivenGradient, ...]
+
+    def made_of_none(self, lacking: Collection[int]) -> list[int]:
+        """Arguments whose gradients are made of none but `lacking` ones: none comes to them.
+
+        A backward is linear in the gradients that it is given, so that zeros in their place would
+        give zeros; a plain step gives no gradient there, which an optimizer tells from zeros.
+        O(calls).
+        """
+        program = self.program
+        made_of = {v: 1 << i for i, v in enumerate(program.tangents)}
+        for call in program.calls:
+            args = call.lean[1] if call.lean else call.args
+            found = 0
+            for v in refs((args, call.kwargs)):
+                found |= made_of.get(v, 0)
+            if found:
+                made_of.update((v, found) for v in call.outputs if v >= 0)
+        come = sum(1 << i for i in range(len(program.tangents)) if i not in lacking)
+        masks = [made_of.get(v, 0) for v in self.gradients]
+        return [at for at, mask in enumerate(masks) if mask and not mask & come]
 
 
 class GivenGradient(NamedTuple):

@@ -75,8 +75,7 @@ class LackingGradients:
         come = frozenset(i for i in range(len(part.given)) if i in lacking)
         key = part, come
         if key not in self._without:
-            may_compile = not self._session.is_rehearsing and len(self._without) < _MOST_KINDS
-            if not may_compile or len(come) == len(part.given):
+            if len(self._without) >= _MOST_KINDS or len(come) == len(part.given):
                 return None
             self._without[key] = part.without_gradients(come)
         other = self._without[key]

@@ -91,6 +91,7 @@ class TracedPart(PlannedPart):
         self.backward_place = BackwardAutocast()
         self._counts = [0] * self.graph.num_ops
         self._zeros = tuple(self._counts)
+        self._made_of_none: dict[frozenset[int], list[int]] = {}
         self.layouts: GradientLayouts | LackingGradients | None = None
         self.early: EarlyGradients | None = None
         # By the place of a call's header; nodes of the autograd graph hold them.
@@ -280,6 +281,7 @@ class TracedPart(PlannedPart):
         number, *binding = header.tolist()
         number = self.mark(number)  # which is its own inverse
         self.session.backward_begins(self, header, given)
+        lacking = frozenset(i for i, it in enumerate(given) if it is None)
         mine, constants = self.code.halves(number), self.program.constants
         part, halves = self, mine
         if self.layouts is not None:
@@ -311,10 +313,19 @@ class TracedPart(PlannedPart):
         if early is not None:
             return self._begun(early, header, gradients, places)
         found = part.code.by_argument(gradients)
+        if lacking:
+            for at in self._ungiven(lacking):
+                found[at] = None
         if part is not self:
             self._count(part)
         self.session.backward_ends(header, lambda: part.code.of_inputs(found))
         return found
+
+    def _ungiven(self, lacking: frozenset[int]) -> list[int]:
+        """Arguments to which no gradient comes where these lack."""
+        if lacking not in self._made_of_none:
+            self._made_of_none[lacking] = self._joint.made_of_none(lacking)
+        return self._made_of_none[lacking]
 
     # -- gradients that come early ----------------------------------------------------------------
 

@@ -122,3 +122,39 @@ def test_in_place_within_small_budgets(uncompiled):
         steps_within(200_000)
     least = refused.value.plan.min_feasible_bytes
     assert steps_within(least + 64) <= least + 64
+
+
+class Pooled(nn.Module):
+    """A part in the middle returns a state that nothing behind it reads, as BigBird's pooler."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.pooler, self.head = (nn.Linear(16, 16) for _ in range(3))
+
+    def encode(self, x):
+        state = torch.tanh(self.first(x))
+        return state, torch.tanh(self.pooler(state))
+
+    def forward(self, x):
+        state, pooled = self.encode(x)
+        torch._dynamo.graph_break()
+        return self.head(state)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_what_only_a_lacking_gradient_reaches_gets_none(is_in_place, compiled, uncompiled):
+    """Zeros there would have weight decay shrink weights that the plain step leaves alone."""
+    torch.manual_seed(0)
+    model, x = Pooled(), torch.randn(8, 16)
+    options = {"effort": 0.1, "compile": compiled}
+    if is_in_place:
+        module = schedsim.rematerialize(model, x, "200%", in_place=True, **options)
+    else:
+        options["budget"] = "200%"
+        module = torch.compile(model, backend="schedsim", options=options)
+    for _ in range(3):
+        model.zero_grad()
+        module(x).square().mean().backward()
+        assert model.pooler.weight.grad is None and model.pooler.bias.grad is None
+        assert model.first.weight.grad.abs().max() > 0
