@@ -123,6 +123,11 @@ class HeldState:
         return self.lasting_bytes + storage_bytes(gradients) + buckets
 
     @property
+    def present_bytes(self) -> int:
+        """All of these bytes, without those of optimizers' states that are only foreseen."""
+        return self.total_bytes - max(0, self._foreseen_bytes - self._optimizer_bytes())
+
+    @property
     def lasting_bytes(self) -> int:
         """Bytes of parameters, buffers and optimizers, which no step takes away."""
         optimizers = max(self._foreseen_bytes, self._optimizer_bytes())

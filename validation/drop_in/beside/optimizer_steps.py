@@ -137,7 +137,8 @@ class OptimizerSteps:
     def _resident_bytes(self, device: torch.device) -> int:
         if device.type == "cuda":
             return requested_bytes(device)
-        return self._held.total_bytes + self._others()
+        # The first step makes the states: they are in its peak.
+        return self._held.present_bytes + self._others()
 
     def ends(self, optimizer: torch.optim.Optimizer) -> None:
         """The step of `optimizer` is over: what comes is the code behind it.
