@@ -25,9 +25,13 @@ _KEPT_WHOLE = (
 )
 
 
-@functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """How inductor takes ops apart before it fuses them."""
+    return _decompositions(draws_as_eager())
+
+
+@functools.cache
+def _decompositions(_of_eager_draws: bool) -> dict[Any, Callable[..., Any]]:
     import torch._inductor.lowering  # noqa: F401 - some decompositions look there
     from torch._inductor.decomposition import select_decomp_table
 
@@ -74,6 +78,13 @@ def random_integer_op() -> Any:
 def convert_op() -> Any:
     """The op that changes a number format, which graphs call."""
     return torch.ops.prims.convert_element_type.default
+
+
+def draws_as_eager() -> bool:
+    """Whether inductor is told to leave all random numbers to the ops of eager mode."""
+    from torch._inductor import config
+
+    return bool(config.fallback_random)
 
 
 def draw_seeds(count: int, device: str) -> torch.Tensor:

@@ -144,6 +144,16 @@ def test_a_forward_that_calls_a_recurrent_layer_draws_as_eager():
     assert to_graph(program, "step", 0).num_ops == sum(not call.is_view for call in program.calls)
 
 
+def test_all_draws_are_those_of_eager_where_inductor_is_told_so():
+    """`torch._inductor.config.fallback_random`, by which compiled steps are compared with eager."""
+    traced = captured_step(*gated(3, dropout=0.5)).program
+    with torch._inductor.config.patch(fallback_random=True):
+        program = decompose(traced)
+    kept = [call.target for call in program.calls if call.random]
+    assert kept == [call.target for call in traced.calls if call.random]
+    assert not any(is_draw(call.target) for call in program.calls)
+
+
 def test_integers_are_drawn_from_seeds_too():
     inputs = torch.randn(4, 8), torch.randn(4, 8)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), Shifted(), torch.nn.Dropout(0.5))
