@@ -18,10 +18,13 @@ from .op_modes import without_modes
 
 aten = torch.ops.aten
 
-# Inductor would make scatters of these, or gathers, which are no quicker than the kernels.
+# Inductor would make scatters of the first two, or gathers, which are no quicker than the kernels.
+# Its evenly spaced numbers are others than eager's in the last bit, such as 3e-8 for the 0 between
+# -1 and 1: what is compared with them, as a bucket's border, may lie on the other side.
 _KEPT_WHOLE = (
     aten.embedding_dense_backward.default,
     aten.max_pool2d_with_indices_backward.default,
+    aten.linspace.default,
 )
 
 
