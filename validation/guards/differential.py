@@ -35,8 +35,11 @@ from .state import StateSnapshot
 from .state_change import same, shown
 
 CHECKS = ("plan", "never")
-_NOISE = 8
-"""Roundings of the largest gradient beside it within which a gradient is noise."""
+_NOISE = 64
+"""Roundings of the largest gradient beside it within which a gradient is noise.
+
+Of a convolution's bias in front of a batch norm, a kernel that adds up in one go leaves 34.
+"""
 _COARSE_NOISE = 2
 """The same, of the half-precision format in which a step computes: few of these are much."""
 _ROUNDING = {
