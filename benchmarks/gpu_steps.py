@@ -209,6 +209,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--shares", nargs="+", type=float, help="0: nothing is recomputed")
     given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("there is no CUDA device here; docs/dry-cuda.md says how to have a dry one")
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     with given.output.open("w") as file:
         for way, model in ((way, model) for way in given.ways for model in given.models):

@@ -94,8 +94,11 @@ class _Decomposer:
     def _draws_as_eager(self, call: Call) -> bool:
         """Whether torch.compile leaves this draw to eager, with all of a recurrent layer's frame.
 
-        Dropout between the layers of one recurrent module is among these.
+        Dropout between the layers of one recurrent module is among these. A setting of inductor's
+        leaves all draws to eager.
         """
+        if call.random and inductor.draws_as_eager():
+            return True
         places = call.module, call.module.rpartition(".")[0]
         return call.random and not self.recurrent.isdisjoint(places)
 

@@ -239,11 +239,11 @@ def made_up_tensors(
         # slow.
         if v.dtype.is_floating_point:
             made.uniform_(0.1, 0.9)
-        elif has_pivots and v.dtype is torch.int32:
-            made.copy_(torch.arange(span) + 1)  # a row is exchanged with itself; any is not below 1
         elif value not in numbers:
             made.random_(0, bound) if bound and v.dtype is torch.int64 else made.zero_()
         found = made.as_strided(v.shape, v.stride)
+        if has_pivots and v.dtype is torch.int32:  # in each matrix a row is exchanged with itself
+            found.copy_(torch.arange(v.shape[-1]) + 1)
         if value in numbers:
             found.copy_(torch.as_tensor(numbers[value]))
         return lazy_bits(program, value).set_on(found)

@@ -90,7 +90,7 @@ class Float64Step:
             one, or by a unit of that format.
         """
         exact = self._exact.get(name)
-        wider = exact is not None and torch.finfo(exact.dtype).eps < _eps(plain)
+        wider = exact is not None and 0.0 < _eps(exact) < _eps(plain)
         if exact is None or not wider or exact.shape != plain.shape:
             return False
         # Of one scale for both: shares of each result's own largest entry would all be 1 at zero.
@@ -148,7 +148,8 @@ class Float64Step:
         The least of all such nudges: one that opens a gate moves whatever comes behind it.
         """
         assert self._results is not None
-        most = {name: _most(exact) or inf for name, exact in self._results.items()}
+        real = {name: exact for name, exact in self._results.items() if _eps(exact)}
+        most = {name: _most(exact) or inf for name, exact in real.items()}
         shares = [
             median(distance / most[name] for name, distance in moved.items())
             for moved, units in zip(self._by_nudges, _UNITS, strict=False)
@@ -166,7 +167,7 @@ class Float64Step:
         return {
             name: _distance(exact, nudged[name])
             for name, exact in self._results.items()
-            if name in nudged and nudged[name].shape == exact.shape
+            if name in nudged and nudged[name].shape == exact.shape and _eps(exact)
         }
 
 

@@ -18,16 +18,23 @@ from .op_modes import without_modes
 
 aten = torch.ops.aten
 
-# Inductor would make scatters of these, or gathers, which are no quicker than the kernels.
+# Inductor would make scatters of the first two, or gathers, which are no quicker than the kernels.
+# Its evenly spaced numbers are others than eager's in the last bit, such as 3e-8 for the 0 between
+# -1 and 1: what is compared with them, as a bucket's border, may lie on the other side.
 _KEPT_WHOLE = (
     aten.embedding_dense_backward.default,
     aten.max_pool2d_with_indices_backward.default,
+    aten.linspace.default,
 )
 
 
-@functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """How inductor takes ops apart before it fuses them."""
+    return _decompositions(draws_as_eager())
+
+
+@functools.cache
+def _decompositions(_of_eager_draws: bool) -> dict[Any, Callable[..., Any]]:
     import torch._inductor.lowering  # noqa: F401 - some decompositions look there
     from torch._inductor.decomposition import select_decomp_table
 
@@ -74,6 +81,13 @@ def random_integer_op() -> Any:
 def convert_op() -> Any:
     """The op that changes a number format, which graphs call."""
     return torch.ops.prims.convert_element_type.default
+
+
+def draws_as_eager() -> bool:
+    """Whether inductor is told to leave all random numbers to the ops of eager mode."""
+    from torch._inductor import config
+
+    return bool(config.fallback_random)
 
 
 def draw_seeds(count: int, device: str) -> torch.Tensor:

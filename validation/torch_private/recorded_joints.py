@@ -317,18 +317,18 @@ class _JointRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         others = [tensor for tensor, own in self.sharing[storage_key(held)] if own is not node]
         if any(other is held or _layout(other) != _layout(held) for other in others):
             raise NeedsExport("a tensor with views is changed")
-        if node.op == "placeholder" and not isinstance(node.meta["desc"], d.BufferAOTInput):
-            raise NeedsExport("a parameter or an input is changed")
+        for _, own in self.sharing[storage_key(held)]:
+            if own.op == "placeholder" and not isinstance(own.meta["desc"], d.BufferAOTInput):
+                raise NeedsExport("a parameter or an input is changed")
         whole = held.untyped_storage().nbytes() == made.untyped_storage().nbytes()
         if _layout(held) != _layout(made) or not whole or held.storage_offset():
             raise NeedsExport("a tensor is changed to another type, or in part")
 
     def _change(self, held: torch.Tensor, spare: torch.Tensor, node: torch.fx.Node) -> None:
         """Let `node` stand for `held` from now on; `spare` is what `held` was before."""
-        before = self.nodes[id(held)]
-        if before.op == "placeholder":
-            self.changed[self.given.index(before)] = held
         for tensor, seen in self.sharing[storage_key(held)]:
+            if seen.op == "placeholder":  # perhaps of a buffer that `held` is another name of
+                self.changed[self.given.index(seen)] = held
             seen.meta["val"] = spare
             if seen.target is operator.getitem:
                 source: Any = seen.args[0]

@@ -164,16 +164,17 @@ def test_entries_of_a_form_that_is_not_known_are_measured_again(own_cache):
         assert (set(again.time_s), again.notes) == (set(first.time_s), ())
 
 
-def test_an_op_with_pivots_is_measured(own_cache):
-    """Made-up ones are valid: a solver refuses others."""
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_an_op_with_pivots_is_measured(own_cache, batch):
+    """Made-up ones are valid, of one matrix and of several: a solver refuses others."""
 
     class Flow(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.mix = torch.nn.Parameter(torch.eye(4) + 0.1)
+            self.mix = torch.nn.Parameter((torch.eye(4) + 0.1).expand(*batch, 4, 4).clone())
 
         def forward(self, x):
-            return (x @ self.mix).sum() + torch.linalg.slogdet(self.mix)[1]
+            return (x @ self.mix).sum() + torch.linalg.slogdet(self.mix)[1].sum()
 
     captured = capture(Flow(), (torch.ones(2, 4),), lambda y: y)
     assert any("lu_solve" in str(call.target) for call in captured.program.calls)

@@ -83,7 +83,7 @@ def test_buffers_that_a_step_enlarges_are_put_back():
     assert model.least.shape == (0,)
 
 
-@pytest.mark.parametrize(("size", "noise"), [(1e-8, True), (1e-5, False)])
+@pytest.mark.parametrize(("size", "noise"), [(1e-8, True), (4e-6, True), (1e-5, False)])
 def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(size, noise):
     """As of the bias of keys: a softmax takes it out, and what is left is rounding."""
     torch.manual_seed(0)
@@ -93,7 +93,8 @@ def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(size
 
     def with_bias(share):
         def step(x, target):
-            return F.mse_loss(F.linear(x, model.weight), target) + share * model.bias.sum()
+            nothing = (model.bias - model.bias.detach()).sum()
+            return F.mse_loss(F.linear(x, model.weight), target) + share * nothing
 
         return step
 
@@ -103,6 +104,27 @@ def test_a_gradient_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(size
     assert found is not None
     assert "the gradient of 0.bias" in str(found)
     assert found.rounding == noise
+
+
+@pytest.mark.parametrize(("size", "noise"), [(5e-3, True), (5e-2, False)])
+def test_in_half_precision_such_a_gradient_is_rounding_of_that_format(size, noise):
+    """As of a convolution's bias in front of a batch norm, under autocast."""
+    torch.manual_seed(0)
+    model, x, target = nn.Linear(8, 8), torch.randn(64, 8), torch.randn(64, 8)
+    both = Both(nn.Sequential(model), F.mse_loss, None)
+
+    def with_bias(share):
+        def step(x, target):
+            with torch.autocast("cpu", torch.bfloat16):
+                made = F.linear(x, model.weight).float()
+            return F.mse_loss(made, target) + share * model.bias.sum()
+
+        return step
+
+    weight = torch.autograd.grad(with_bias(0.0)(x, target), model.weight)[0]
+    off = size * float(weight.abs().max())
+    found = both.difference(with_bias(off), with_bias(-off), (x, target), {}, rounded=True)
+    assert (found is None) == noise
 
 
 class Halved(nn.Module):

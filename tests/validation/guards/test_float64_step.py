@@ -201,11 +201,17 @@ class GateAtZero(nn.Module):
         return out * (1.05 if self.way == "wrong" else 1.0)
 
 
-def test_a_gate_that_rounding_opens_or_closes_is_no_difference():
-    """The plain step has the side of float64 by chance, and a nudge of its numbers the other."""
+@pytest.mark.parametrize("mask", [None, torch.tensor([True, False]), torch.tensor([1, 2])])
+def test_a_gate_that_rounding_opens_or_closes_is_no_difference(mask):
+    """The plain step has the side of float64 by chance, and a nudge of its numbers the other.
+
+    Buffers of other than real numbers have no digits, and are not asked for any.
+    """
     torch.manual_seed(0)
     x = torch.rand(4) + 0.5
     model = GateAtZero(x)
+    if mask is not None:
+        model.register_buffer("mask", mask)
     assert 2 < model.threshold < 4  # where a unit in the last place is 2**-22
 
     def step_of(module, way):
@@ -269,3 +275,9 @@ def test_complex_results_are_compared_within_rounding_too(factor):
     assert not torch.equal(wide.weight, model.weight)
     assert torch.equal(in_float64(model).weight.to(torch.complex64), model.weight)
     assert in_float64((x,))[0].dtype is torch.complex128
+
+
+def test_whole_numbers_have_no_digits_that_float64_would_settle():
+    """A count that is off is refused, whatever the rest does."""
+    exact = Float64Step(lambda _nudge: {"count": torch.tensor([1, 2])})
+    assert not exact.accepts("count", torch.tensor([1, 2]), torch.tensor([1, 3]), 1e-5)

@@ -43,6 +43,17 @@ def test_seeds_are_those_that_compiled_code_draws():
     assert one.tolist() != two.tolist()
 
 
+def test_inductor_may_be_told_to_leave_draws_to_eager():
+    """And takes others apart then; what was told before does not matter."""
+    with torch._inductor.config.patch(fallback_random=True):
+        assert inductor.draws_as_eager()
+        kept = inductor.decompositions()
+    assert not inductor.draws_as_eager()
+    apart = inductor.decompositions()
+    assert aten.rand_like.default in apart
+    assert aten.rand_like.default not in kept
+
+
 def test_settings_under_which_code_takes_uncounted_memory_are_not_ours():
     """Graphs of CUDA have a pool of memory; arguments that are taken to be aligned are copied."""
     from torch._inductor import config
