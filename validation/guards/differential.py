@@ -40,8 +40,6 @@ _NOISE = 64
 
 Of a convolution's bias in front of a batch norm, a kernel that adds up in one go leaves 34.
 """
-_COARSE_NOISE = 2
-"""The same, of the half-precision format in which a step computes: few of these are much."""
 _ROUNDING = {
     torch.float64: 1e-9,
     torch.float32: 1e-4,
@@ -385,7 +383,7 @@ def _difference(
             continue
         off = _relative(a, b)
         tolerance = _ROUNDING.get(a.dtype, 0.0)
-        near = off <= tolerance or _is_noise(name, a, b, expected.gradients, coarsest)
+        near = off <= tolerance or _is_noise(name, a, b, expected.gradients)
         if not near and exact is not None:
             near = exact.accepts(name, a, b, tolerance, coarsest)
         if not near and coarsest is not None and (exact is None or not exact.knows(name)):
@@ -401,18 +399,11 @@ def _difference(
     return _state_difference(expected.state, found.state) or worst
 
 
-def _is_noise(
-    name: str,
-    one: Tensor,
-    two: Tensor,
-    gradients: Sequence[Any],
-    coarsest: torch.dtype | None = None,
-) -> bool:
+def _is_noise(name: str, one: Tensor, two: Tensor, gradients: Sequence[Any]) -> bool:
     """Whether a gradient is zero but for rounding, so that it has no digits to agree in.
 
     As of the bias of the keys of attention, which a softmax takes out again: what is left of sums
-    that cancel is measured by the gradients of the same module's other parameters. A step that
-    computes in the format `coarsest` rounds to that.
+    that cancel is measured by the gradients of the same module's other parameters.
     """
     if one.dtype not in (torch.float32, torch.float64) or one.layout is not torch.strided:
         return False
@@ -425,10 +416,7 @@ def _is_noise(
         if t is not None and other != name and other.rpartition(".")[0] == module
         if t.dtype == one.dtype and t.layout is torch.strided and t.numel()
     ]
-    share = _NOISE * torch.finfo(one.dtype).eps
-    if coarsest is not None:
-        share = max(share, _COARSE_NOISE * torch.finfo(coarsest).eps)
-    most = share * max(beside, default=0.0)
+    most = _NOISE * torch.finfo(one.dtype).eps * max(beside, default=0.0)
     return all(float(t.abs().max()) <= most for t in (one, two))
 
 

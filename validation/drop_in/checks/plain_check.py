@@ -21,6 +21,7 @@ from ...autocasts import run_backward
 from ...block_level.repeated_forward import nearly_equal, same_values, untouched
 from ...capture.capture import record_step
 from ...guards.differential import Both, Difference
+from ...guards.float64_step import Float64Step, in_float64
 from ...guards.recording import detached_copies
 from ...guards.state_change import ATOMS
 from ...guards.state_walk import slots_of
@@ -108,12 +109,22 @@ def difference(
     """
     recorded = record_step(model, made_up_loss, inputs, keywords)
     both = Both(model, made_up_loss, recorded)
+
+    def in_wide_numbers(nudge: int | None) -> Mapping[str, Tensor]:
+        wide, given, named = in_float64((model, inputs, dict(keywords)), nudge)
+
+        def step(*inputs: Any, **keywords: Any) -> Tensor:
+            return made_up_loss(wide(*inputs, **keywords))
+
+        return Both(wide, made_up_loss, None).results(step, given, named)
+
     return both.difference(
         lambda *inputs, **keywords: made_up_loss(plain(*inputs, **keywords)),
         lambda *inputs, **keywords: made_up_loss(planned(*inputs, **keywords)),
         inputs,
         keywords,
         rounded=rounded,
+        exact=Float64Step(in_wide_numbers) if rounded else None,
     )
 
 

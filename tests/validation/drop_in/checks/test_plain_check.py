@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import budgeted_call  # noqa: E402
-from schedsim.validation.drop_in.checks.plain_check import made_up_loss  # noqa: E402
+from schedsim.validation.drop_in.checks.plain_check import difference, made_up_loss  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from torch import nn  # noqa: E402
@@ -183,6 +183,29 @@ def test_a_comparison_does_not_run_the_backward_of_computed_parameters():
     found, expected = with_computed_parameters(model), with_computed_parameters(plain)
     assert all(map(torch.equal, found, expected))
     assert session_in(model).num_compared
+
+
+class Halved(nn.Module):
+    """A convolution's bias in front of a batch norm, which takes it out again, under autocast."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.norm = nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8)
+
+    def forward(self, x, shift=0.0):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = torch.tanh(self.norm(self.convolution(x))).float()
+        bias = self.convolution.bias
+        return found + shift * (bias - bias.detach()).sum()
+
+
+@pytest.mark.parametrize(("shift", "is_rounding"), [(1e-4, True), (1.0, False)])
+def test_what_cancels_in_a_compiled_step_is_measured_in_float64(shift, is_rounding):
+    """The plain step's gradient of the bias is rounding alone, which another order changes."""
+    torch.manual_seed(0)
+    model, x = Halved(), torch.randn(8, 4, 32)
+    found = difference(model, model, lambda x: model(x, shift), (x,), {}, rounded=True)
+    assert (found is None) == is_rounding
 
 
 class Policy(nn.Module):
