@@ -289,6 +289,15 @@ def test_the_last_trace_is_told_before_steps_run_as_they_are():
     assert "recompile_limit allows more" in lines[0]
 
 
+def test_a_sparse_gradient_is_told_of():
+    """Its size depends on data: the graph runs as it is."""
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 4, sparse=True), torch.nn.Linear(4, 4))
+    step = torch.compile(model, backend="schedsim", options={"budget": "1MB"})
+    with pytest.warns(PlainStepWarning, match="makes a sparse tensor .* depends on data"):
+        step(torch.tensor([1, 3])).sum().backward()
+    assert model[0].weight.grad.is_sparse
+
+
 class CheckpointedNorm(torch.nn.Module):
     """Batch statistics under a checkpoint, as of a block that is run again in backward."""
 

@@ -42,6 +42,34 @@ def test_the_line_of_a_plain_step_names_what_stopped_dynamo():
         schedsim.rematerialize(StopsDynamo(), torch.randn(8, 16), "80%", in_place=True, effort=0.2)
 
 
+def test_a_scripted_layer_of_a_model_that_dynamo_does_not_trace_is_no_error():
+    """A line says that the step runs as it is."""
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(16, 16), nn.Tanh()))
+    model = nn.Sequential(nn.Linear(16, 16), scripted)
+    with pytest.warns(PlainStepWarning, match="runs as it is"):
+        schedsim.rematerialize(model, torch.randn(8, 16), "1MiB", in_place=True, effort=0.2)
+    model(torch.randn(8, 16)).sum().backward()
+
+
+def test_a_forward_within_a_transform_runs_as_it_is_and_a_line_says_so():
+    """Gradients for each sample, whose tensors have no storage."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(8, 4)
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.2)
+
+    def gradients(of):
+        def loss(parameters, row):
+            return torch.func.functional_call(of, parameters, (row[None],)).square().sum()
+
+        parameters = {name: it.detach() for name, it in of.named_parameters()}
+        return torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+
+    with pytest.warns(PlainStepWarning, match=r"transform of torch\.func .* runs as it is"):
+        found = gradients(model)
+    assert all(map(torch.equal, found.values(), gradients(plain).values()))
+    model(x).sum().backward()
+
+
 class ReadsEnvironment(Net):
     def forward(self, x):
         return super().forward(x)["hidden"] * float(os.environ.get("SCHEDSIM_SCALE_OF_A_TEST", "1"))
