@@ -67,7 +67,7 @@ class BudgetedCall:
 
         # Dynamo keeps every backend for good: this one must not keep the model.
         this = weakref.ref(self)
-        codes: list[CodeType] = []
+        self._codes = codes = list[CodeType]()
         weakref.finalize(self, forget_traces, codes).atexit = False
 
         def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -238,6 +238,12 @@ class BudgetedCall:
             return (
                 f"Dynamo traces a forward anew for each length of a list, and {grown}: "
                 "append in the loop, or write into a buffer of a fixed size"
+            )
+        counted = self._tracing.counted(self._model)
+        if counted and at_limit([*forwards, *self._codes], run):
+            return (
+                f"Dynamo has traced a forward {recompile_limit()} times, as for each value of a "
+                f"number that it changes, and {counted}"
             )
         often = [forwards[code] for code in at_limit(forwards, run)]
         if often:

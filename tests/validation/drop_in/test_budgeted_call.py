@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
+import re
 import warnings
 
 import pytest
@@ -68,6 +69,40 @@ def test_a_forward_within_a_transform_runs_as_it_is_and_a_line_says_so():
         found = gradients(model)
     assert all(map(torch.equal, found.values(), gradients(plain).values()))
     model(x).sum().backward()
+
+
+class Anneals(nn.Module):
+    """A number that each forward changes, as a temperature; in a buffer or not."""
+
+    def __init__(self, in_buffer):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        if in_buffer:
+            self.register_buffer("heat", torch.ones(()))
+        else:
+            self.heat = 1.0
+
+    def forward(self, x):
+        if isinstance(self.heat, float):
+            self.heat = self.heat * 0.9
+        else:
+            self.heat.mul_(0.9)
+        return torch.tanh(self.layer(x)) * self.heat
+
+
+@pytest.mark.parametrize("in_buffer", [False, True])
+def test_a_number_that_each_forward_changes_is_named_with_what_to_write(in_buffer):
+    """Where it stops Dynamo; in a buffer it does not."""
+    model, x = Anneals(in_buffer), torch.randn(8, 4)
+    with torch._dynamo.config.patch(recompile_limit=2), warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.2, check="never")
+        for _ in range(5):
+            model(x).sum().backward()
+    lines = [str(it.message) for it in w if it.category is PlainStepWarning]
+    assert len(lines) == (not in_buffer)
+    named = r"`heat` has gone from 1.0 to [\d.]+: keep it in a buffer"
+    assert in_buffer or re.search(named, lines[0])
 
 
 class ReadsEnvironment(Net):

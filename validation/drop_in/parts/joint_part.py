@@ -183,10 +183,20 @@ class _JointBuilder(ProgramBuilder):
         )
 
     def _made_by(self, found: Sequence[int], targets: frozenset[Any]) -> frozenset[int]:
-        """The parameters, by position, whose gradients are `found` by one of these ops."""
-        calls, values = self.program.calls, self.program.values
+        """The parameters, by position, whose gradients are `found` by one of these ops.
+
+        Not of the gradient that is given for a parameter which the graph changes: none comes.
+        """
+        program = self.program
+        values = program.values
         made = {i: values[found[i]].call for i in self.fixed if i < len(found) and found[i] >= 0}
-        return frozenset(i for i, at in made.items() if at >= 0 and calls[at].target in targets)
+        calls = {i: program.calls[at] for i, at in made.items() if at >= 0}
+        return frozenset(
+            i
+            for i, call in calls.items()
+            if call.target in targets
+            and all(values[v].call != program.seed for v in refs((call.args, call.kwargs)))
+        )
 
     def _argument(self, node: torch.fx.Node) -> None:
         fake = node.meta.get("val")
