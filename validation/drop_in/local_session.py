@@ -318,6 +318,7 @@ class LocalSession(Session):
         )
         self.plans.known.made_bytes = self._held.made_bytes
         self.plans.known.has_optimizer = self._held.has_optimizer
+        self.plans.known.others_bytes = self._resident.others_bytes
         self.plans.known.growing_bytes = self._held.growing_bytes
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)

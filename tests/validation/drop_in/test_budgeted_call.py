@@ -52,6 +52,31 @@ def test_a_scripted_layer_of_a_model_that_dynamo_does_not_trace_is_no_error():
     model(torch.randn(8, 16)).sum().backward()
 
 
+class Squashed(nn.Linear):
+    """A layer with a forward of its own, which Dynamo traces."""
+
+    def forward(self, x):
+        return torch.tanh(super().forward(x))
+
+
+def test_the_parts_around_a_scripted_layer_are_planned_and_compared():
+    """Dynamo traces modules inside of a model that it gives up."""
+    torch.manual_seed(0)
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(16, 16), nn.Tanh()))
+    model = nn.Sequential(nn.Linear(16, 16), scripted, Squashed(16, 16))
+    x = torch.randn(8, 16)
+    for _ in range(3):  # TorchScript runs other code from its second call on
+        model.zero_grad()
+        model(x).square().mean().backward()
+    want = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.2)
+    assert len(session_in(model).parts) > 0
+    assert "plain step's to the bit" in session_in(model).check_note
+    model(x).square().mean().backward()
+    assert all(map(torch.equal, want, [parameter.grad for parameter in model.parameters()]))
+
+
 def test_a_forward_within_a_transform_runs_as_it_is_and_a_line_says_so():
     """Gradients for each sample, whose tensors have no storage."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(8, 4)

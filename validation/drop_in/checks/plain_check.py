@@ -106,7 +106,7 @@ def difference(
     rounded
         Whether the planned step is known to round differently.
     """
-    recorded = record_step(model, made_up_loss, inputs, keywords)
+    recorded = record_step(model, made_up_loss, inputs, keywords, parts_may_be_scripted=True)
     both = Both(model, made_up_loss, recorded)
     return both.difference(
         lambda *inputs, **keywords: made_up_loss(plain(*inputs, **keywords)),
@@ -142,7 +142,7 @@ def _frugal_difference(
     rounded: bool,
 ) -> Difference | None:
     if not rounded:
-        recorded = record_step(model, _Digest.of, inputs, keywords)
+        recorded = record_step(model, _Digest.of, inputs, keywords, parts_may_be_scripted=True)
         both = Both(model, _Digest.of, recorded, kept=digest)
         with saved_elsewhere([*model.parameters(), *model.buffers()]):
             expected = both.run(

@@ -64,6 +64,8 @@ class KnownSteps:
         Bytes of the states of optimizers at present that nothing has foreseen.
     growing_bytes
         Bytes by which the histories of optimizers will still grow.
+    others_bytes
+        What open steps of other models keep, as the last step began.
     has_optimizer
         Whether an optimizer of what the parts train has stepped.
     adam_bytes : Callable[[], int]
@@ -90,8 +92,8 @@ class KnownSteps:
         self.passing_bytes = self.passing_now = 0
         self.passes = True
         self.left_bytes = self.made_bytes = self.growing_bytes = 0
-        self.has_optimizer = False
-        self.adam_bytes = lambda: 2 * sum(part.gradient_bytes for part in self.parts)
+        self.has_optimizer, self.others_bytes = False, 0
+        self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------

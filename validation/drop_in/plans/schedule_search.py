@@ -129,6 +129,11 @@ def beside_a_step(known: KnownSteps) -> str:
             f"{format_bytes(known.growing_bytes)} of the budget that is named are for what it will "
             "grow by: a smaller history_size takes less"
         )
+    if known.others_bytes:
+        made += (
+            f"; {format_bytes(known.others_bytes)} are kept for backwards of other models, or of a "
+            "refused try whose error is held still, as a notebook holds the last (sys.last_value)"
+        )
     if not known.is_share:
         return made
     return (

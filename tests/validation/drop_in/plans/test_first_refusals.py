@@ -214,3 +214,22 @@ def test_the_budget_that_is_named_has_room_for_the_states_of_layers_that_share_a
         nn.functional.mse_loss(model(x), target).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def test_a_try_that_is_still_held_is_named_by_the_refusal_of_the_next_one():
+    """Its error holds the frames of the loop, and these the outputs, which are in memory."""
+    gc.collect()  # what other tests have left would be named too
+    x, errors = torch.randn(128, 32), []
+    for _ in range(2):
+        torch._dynamo.reset()
+        model = by_backend(Broken(in_loop=False), x, 60_000)
+
+        def step(model):
+            output = model(x)
+            output.square().mean().backward()
+
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            step(model)
+        errors.append(refused.value)
+    assert "sys.last_value" not in errors[0].hint
+    assert "of a refused try whose error is held still" in errors[1].hint
