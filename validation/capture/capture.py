@@ -202,10 +202,12 @@ def record_step(
     inputs: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     watched_loss: Any = None,
+    *,
+    parts_may_be_scripted: bool = False,
 ) -> Recorded:
     """Effects of a forward of the step besides computing (`guards.recording.record`)."""
     refuse_unshaped(model)
-    refuse_foreign(model, (inputs, dict(kwargs)))
+    refuse_foreign(model, (inputs, dict(kwargs)), parts_may_be_scripted=parts_may_be_scripted)
     num_extra = count_extra_inputs(model, loss, len(inputs))
 
     def run(inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

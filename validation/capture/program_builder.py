@@ -79,6 +79,11 @@ class ProgramBuilder:
 
     def _value(self, fake: torch.Tensor, kind: str, call: int = -1, position: int = 0) -> int:
         program = self.program
+        if fake.layout is not torch.strided:
+            raise UnsupportedError(
+                f"an op makes a sparse tensor ({fake.layout}), of a size that depends on data",
+                hint="sparse=False for an embedding",
+            )
         key = storage_key(fake)
         if key not in self.by_key:
             self.by_key[key] = len(program.storages)

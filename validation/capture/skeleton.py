@@ -304,11 +304,20 @@ def refuse_foreign(model: nn.Module, inputs: Any, *, parts_may_be_scripted: bool
                 f"the gradient of {name} is sparse (sparse=True), of a size that depends on data",
                 hint="sparse=False, or freeze it",
             )
-    for i, leaf in enumerate(tree_leaves(inputs)):
-        if isinstance(leaf, torch.Tensor) and leaf.is_nested:
+    leaves = {f"input {i}": leaf for i, leaf in enumerate(tree_leaves(inputs))}
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, leaf in {**held, **leaves}.items():
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if leaf.is_nested:
             raise UnsupportedError(
-                f"input {i} is a nested tensor, whose bytes no plan can foresee",
+                f"{name} is a nested tensor, whose bytes no plan can foresee",
                 hint="pad it, with a mask",
+            )
+        if leaf.layout is not torch.strided:
+            raise UnsupportedError(
+                f"{name} is a sparse tensor ({leaf.layout}), which no trace takes",
+                hint="give its indices and values, and add rows with index_add; or a dense tensor",
             )
 
 

@@ -8,6 +8,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
@@ -30,6 +31,7 @@ from ..torch_private.dynamo_settings import (
     guard_hooks,
     last_trace,
     recompile_limit,
+    was_asked_for,
 )
 from ..torch_private.frame_callbacks import when_call_ends, when_compiling
 from ..torch_private.graph_halves import Strides, compiled_in_halves
@@ -47,7 +49,7 @@ from .parts.sized_parts import SizedParts, has_open_sizes
 from .parts.traced_part import TracedPart
 from .parts.whole_layers import keep_layers_whole
 from .session import Session
-from .traced_python import TracedPython
+from .traced_python import TracedPython, counted_since
 
 _MOST_SESSIONS = 64
 _sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()
@@ -107,13 +109,19 @@ def schedsim(
 
 def _say_last_trace() -> None:
     """Say that Dynamo will trace a function no more, and call no backend for what it runs then."""
-    code = last_trace()
+    code, counted = last_trace(), counted_since()
     if code is not None:
+        remedy = "and a tensor in the place of such a number needs none"
+        if counted:
+            remedy = (
+                f"{counted} (of a whole number torch._dynamo.config.allow_unspec_int_on_nn_module "
+                "= True is enough)"
+            )
         warn_user(
             f"Dynamo has traced {name_of(code)} {recompile_limit()} times, and traces it no more: "
             "where it would have to, as for a number that changes from step to step, it runs as it "
-            "is, not within the budget; torch._dynamo.config.recompile_limit allows more traces, "
-            "and a tensor in the place of such a number needs none",
+            "is, not within the budget; torch._dynamo.config.recompile_limit allows more traces; "
+            + remedy,
             PlainStepWarning,
         )
 
@@ -158,10 +166,12 @@ class _Frames:
     ----------
     num_runs
         Calls of graphs so far.
+    awaits_first
+        Whether no function has come yet, and no line has said so.
     """
 
     def __init__(self) -> None:
-        self.num_runs = 0
+        self.num_runs, self.awaits_first = 0, True
         self._was_allowed = False
         self._breaks: dict[str, int] = {}
         self._skipped: list[tuple[CodeType, str]] = []
@@ -173,7 +183,7 @@ class _Frames:
 
     def begins(self, _frame: FrameType) -> None:
         """Dynamo shall trace recurrent layers, which `keep_layers_whole` takes as one op each."""
-        self._breaks = breaks_so_far()
+        self._breaks, self.awaits_first = breaks_so_far(), False
         break_at_packed_sequences()
         # On CUDA they are other ops, which would have to be planned as they are.
         if not torch.cuda.is_available():
@@ -330,5 +340,19 @@ def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callab
     return run
 
 
+def _say_uncalled(*_: Any) -> None:
+    """Say that an optimizer steps, and nothing was called yet that torch.compile gave."""
+    if _frames.awaits_first and was_asked_for("schedsim"):
+        _frames.awaits_first = False
+        warn_user(
+            "an optimizer steps, and nothing was called that torch.compile gave for the backend "
+            "schedsim: no step is within the budget. Of a loop that calls methods of a model "
+            "(encode, decode) or its parts, compile these: model.encode = torch.compile("
+            'model.encode, backend="schedsim", options=options), with one `options` for all',
+            PlainStepWarning,
+        )
+
+
 _frames = _Frames()
+register_optimizer_step_post_hook(_say_uncalled)
 when_compiling(schedsim, _frames.begins, _frames.ends)

@@ -26,6 +26,7 @@ from ..torch_private.dynamo_settings import (
     last_graph_break,
     recompile_limit,
 )
+from ..torch_private.function_transforms import in_transform
 from ..torch_private.global_settings import GlobalSettings
 from ..torch_private.module_tables import as_itself, call_as_itself
 from ..torch_private.pytrees import tree_leaves
@@ -58,7 +59,7 @@ class BudgetedCall:
     def __init__(self, model: nn.Module, session: Session, ranks: Ranks) -> None:
         self._model: Any = model
         self.session, self._ranks = session, ranks
-        self._gave_up = False
+        self._gave_up = self._says_transformed = False
         self._is_plain = False
         self._is_due = False
         self._may_trace = False
@@ -66,7 +67,7 @@ class BudgetedCall:
 
         # Dynamo keeps every backend for good: this one must not keep the model.
         this = weakref.ref(self)
-        codes: list[CodeType] = []
+        self._codes = codes = list[CodeType]()
         weakref.finalize(self, forget_traces, codes).atexit = False
 
         def backend(graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -115,9 +116,11 @@ class BudgetedCall:
     def _run(self, *inputs: Any, **keywords: Any) -> Any:
         model, session = self._model, self.session
         is_compiling = torch.compiler.is_compiling()
-        if is_compiling or not self._is_step(inputs, keywords):
-            if is_compiling:
-                return call_as_itself(model)(*inputs, **keywords)
+        if is_compiling or in_transform():
+            if not is_compiling:
+                self._say_transformed()
+            return call_as_itself(model)(*inputs, **keywords)
+        if not self._is_step(inputs, keywords):
             session.evaluation_begins()
             with session.measuring_evaluation((inputs, keywords)):
                 found = call_as_itself(model)(*inputs, **keywords)
@@ -141,6 +144,16 @@ class BudgetedCall:
             return self._planned(inputs, keywords)
         finally:
             self._may_trace = False
+
+    def _say_transformed(self) -> None:
+        """Say once that a call within a transform has no graph, no schedule and no budget."""
+        if not self._says_transformed:
+            self._says_transformed = True
+            warn_user(
+                f"a forward of {type(self._model).__name__} within a transform of torch.func "
+                "(grad, vmap, ...) runs as it is, not within the budget",
+                PlainStepWarning,
+            )
 
     def _is_step(self, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
         """Whether a backward may follow, for which a forward keeps tensors: in either mode.
@@ -217,13 +230,20 @@ class BudgetedCall:
         forwards = {
             code: f"{type(module).__qualname__}.forward"
             for module in self._model.modules()
-            if (code := getattr(type(module).forward, "__code__", None)) is not None
+            if not isinstance(module, torch.jit.ScriptModule)  # whose forward is found at objects
+            and (code := getattr(type(module).forward, "__code__", None)) is not None
         }
         grown = self._tracing.grown(self._model)
         if grown:
             return (
                 f"Dynamo traces a forward anew for each length of a list, and {grown}: "
                 "append in the loop, or write into a buffer of a fixed size"
+            )
+        counted = self._tracing.counted(self._model)
+        if counted and at_limit([*forwards, *self._codes], run):
+            return (
+                f"Dynamo has traced a forward {recompile_limit()} times, as for each value of a "
+                f"number that it changes, and {counted}"
             )
         often = [forwards[code] for code in at_limit(forwards, run)]
         if often:

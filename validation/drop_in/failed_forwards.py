@@ -21,6 +21,7 @@ from schedsim.errors import SchedsimError
 from ..block_level.repeated_forward import RandomState
 from ..guards.numpy_state import NumpyState
 from ..guards.recording import restore_python_generators
+from ..torch_private.autocast_casts import remembered_cast
 from ..torch_private.pytrees import tree_leaves
 from .checks.saved_elsewhere import saved_elsewhere
 from .tracing import begins_call
@@ -57,6 +58,7 @@ class FailedForwards:
             return self._call(*arguments)
         # Tensors on another device would be another graph.
         self._devices = self._devices or _devices_of(arguments)
+        session.cast = remembered_cast(self._devices[-1].partition(":")[0])
         before = RandomState.now(self._devices)
         try:
             return self._call(*arguments)

@@ -12,7 +12,7 @@ from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
-from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
+from ..guards.plan_variants import PlainStepWarning, ReplannedWarning, RoundingWarning
 from ..measure.allocator import records_ended
 from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import in_backward, keeps_graph, when_backward_ends
@@ -24,6 +24,7 @@ from .beside.held_state import HeldState, may_record
 from .beside.optimizer_steps import close_all
 from .beside.resident_bytes import Before
 from .call_report import describe_calls, describe_checks
+from .checks.added_gradients import AddedGradients, Trained
 from .drop_in_options import DropInOptions
 from .parts.output_uses import OutputUse, gone_among
 from .parts.part_sizes import Binding
@@ -52,10 +53,12 @@ class LocalSession(Session):
         super().__init__(options, HeldState(options))
         # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
+        self.plans.known.adam_bytes = self._held.adam_bytes
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
         self._graphs = GraphsBeside()
+        self._added = AddedGradients(lambda line: self._tell(line, RoundingWarning))
         # What the step is given that begins, where one does; by its addresses.
         self._coming: dict[int, int] | None = None
         # Whether a record may start in the step that has begun; None where only parts say so.
@@ -184,6 +187,8 @@ class LocalSession(Session):
             fixed = (arguments[i] for i in part.fixed_positions)
             places = [t.data_ptr() for t in fixed if isinstance(t, torch.Tensor)]
             call.trained = hash((index, *places))
+        if earlier or part.sums or self.cast is not None:
+            call.parameters = Trained.by(part, arguments, self.cast)
         self._step.calls.rows.append(call)
         return number
 
@@ -209,6 +214,8 @@ class LocalSession(Session):
         number = self._step.calls.number_of(header)
         if number >= 0 and not self.is_rehearsing:
             call = self._step.calls.rows[number]
+            if call.parameters is not None:
+                self._added.gives(part, call.parameters)
             if not any(half < 0 for half in self._step.calls.order):
                 self._see_stale()
             for one in self._step.calls.rows:
@@ -310,6 +317,8 @@ class LocalSession(Session):
             results_pass=self.plans.known.passes,
         )
         self.plans.known.made_bytes = self._held.made_bytes
+        self.plans.known.has_optimizer = self._held.has_optimizer
+        self.plans.known.others_bytes = self._resident.others_bytes
         self.plans.known.growing_bytes = self._held.growing_bytes
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)

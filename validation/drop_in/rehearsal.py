@@ -145,7 +145,10 @@ def _left_as_it_is(
     written: tuple[torch.Tensor, ...] = ()
     if records:
         with as_itself(model), suppress(Exception):  # what fails is told by the steps below
-            written = record_step(model, made_up_loss, inputs, keywords).written
+            recorded = record_step(
+                model, made_up_loss, inputs, keywords, parts_may_be_scripted=True
+            )
+            written = recorded.written
     contents = [(tensor, tensor.detach().clone()) for tensor in written]
     held = DataPlaces([*model.parameters(), *model.buffers(), *written])
     try:

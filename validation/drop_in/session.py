@@ -68,6 +68,8 @@ class Session(ABC):
         Whether it is to do so: the forward that raised has left nothing behind.
     awaits_call
         Whether the model has got its budget, and was not called since.
+    cast
+        What stands for the block of autocast in which the last call has begun; or ``None``.
     """
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
@@ -85,6 +87,7 @@ class Session(ABC):
         self._resident = ResidentBytes(self._step, held)
         self._recorder = StepRecorder(self._step, self._end_record)
         self.awaits_call = False
+        self.cast: Any = None
         self._optimizers = OptimizerSteps(held, self._resident.around_bytes, self.is_trained)
         self._forgotten = Forgotten()
         self._breaks_before = breaks_so_far()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 
 from schedsim.errors import SchedsimError
 
 from ..guards.reach import CodeRun, Methods, changed_methods
 from ..torch_private.dynamo_settings import module_classes, traced_code, traced_scopes
 from ..torch_private.global_settings import GlobalSettings
+from .tracing import Numbers, changed_numbers, numbers_of
 
 
 class TracedPython:
@@ -67,6 +70,20 @@ class TracedPython:
                 hint="schedsim.rematerialize(model, inputs, budget, in_place=True) follows it; or "
                 "torch._dynamo.reset() after the change",
             )
+
+
+_first_numbers: WeakKeyDictionary[nn.Module, Numbers] = WeakKeyDictionary()
+"""The numbers that the modules of traced frames held at their first trace."""
+
+
+def counted_since() -> str:
+    """What numbers have changed since the first trace of the frame that is traced, in words."""
+    found = []
+    for module in traced_scopes()[0].values():
+        if isinstance(module, nn.Module):
+            now = numbers_of(module)
+            found.append(changed_numbers(_first_numbers.setdefault(module, now), now))
+    return next(filter(None, found), "")
 
 
 def _code_of(scope: dict[str, Any]) -> set[CodeType]:

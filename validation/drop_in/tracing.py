@@ -41,6 +41,7 @@ class Tracing:
         self._has_gru_cells, self._is_eager = has_gru_cells(model), is_eager
         self._counters = Counters(model)
         self._lengths = _lengths(model)
+        self._numbers = numbers_of(model)
 
     def grown(self, model: nn.Module) -> str:
         """What modules of `model` hold that has grown since it got its budget, for a line."""
@@ -50,6 +51,10 @@ class Tracing:
             for key, before in self._lengths.items()
             if found.get(key, 0) > before
         )
+
+    def counted(self, model: nn.Module) -> str:
+        """What numbers modules of `model` hold that have changed since, for a line."""
+        return changed_numbers(self._numbers, numbers_of(model))
 
     def sees(self, model: nn.Module) -> None:
         """Dynamo has traced `model`, as it is now."""
@@ -116,6 +121,39 @@ def _whole_numbers(model: nn.Module) -> dict[tuple[str, str], int]:
         for name, value in vars(module).items()
         if type(value) is int
     }
+
+
+Numbers = dict[tuple[str, str], int | float]
+"""Path and attribute of a module -> the number that it is."""
+
+
+def numbers_of(model: nn.Module) -> Numbers:
+    """The numbers that modules of `model` hold. O(attributes)."""
+    return {
+        (path, name): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if type(value) in (int, float)
+    }
+
+
+def changed_numbers(before: Numbers, now: Numbers) -> str:
+    """Those that have changed, in words, with what to write; empty where none has.
+
+    Examples
+    --------
+    >>> changed_numbers({("a", "t"): 0.5, ("", "n"): 1}, {("a", "t"): 0.7, ("", "n"): 1})
+    '`a.t` has gone from 0.5 to 0.7: keep it in a buffer (register_buffer), and write add_ or fill_'
+    """
+    changed = [
+        f"`{'.'.join(filter(None, key))}` has gone from {value} to {now[key]}"
+        for key, value in before.items()
+        if key in now and now[key] != value
+    ]
+    if not changed:
+        return ""
+    what = "them in buffers" if len(changed) > 1 else "it in a buffer"
+    return f"{', '.join(changed[:4])}: keep {what} (register_buffer), and write add_ or fill_"
 
 
 def _lengths(model: nn.Module) -> dict[tuple[str, str], int]:

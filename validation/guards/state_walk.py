@@ -166,6 +166,10 @@ class StateWalk:
             self._object(path, value)
 
     def _module(self, path: str, module: nn.Module) -> None:
+        if isinstance(module, torch.jit.ScriptModule):  # its tables are TorchScript's
+            held = [*module.named_parameters(), *module.named_buffers()]
+            self.pending += [(f"{path}.{name}", tensor) for name, tensor in held]
+            return
         attributes = vars(module)
         for name in _STRUCTURE:
             content = attributes.get(name)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..torch_private.op_modes import TorchDispatchMode, chosen_branch
 from ..torch_private.pytrees import tree_leaves
-from ..torch_private.storage_refs import key_of, share_of
+from ..torch_private.storage_refs import key_of, share_of, strided_parts
 
 COMPOSITES: dict[Any, Callable[..., Any]] = {}
 """Ops of this package -> the Python function behind the op, whose own ops are counted, too."""
@@ -44,11 +44,13 @@ def bytes_by_place(tensors: Any) -> dict[int, int]:
 def storages(tensors: Any) -> Iterator[torch.UntypedStorage]:
     """The storages under all tensors in the tree `tensors`; a shared storage comes several times.
 
-    For a tensor that is sharded over ranks, it is this rank's storage.
+    For a tensor that is sharded over ranks, it is this rank's storage; for a sparse one, it is
+    those of its indices and values.
     """
     for leaf in tree_leaves(tensors):
         if isinstance(leaf, Tensor):
-            yield local(leaf).untyped_storage()
+            for tensor in strided_parts(local(leaf)):
+                yield tensor.untyped_storage()
 
 
 def local(tensor: Tensor) -> Tensor:

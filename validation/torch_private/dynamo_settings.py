@@ -16,6 +16,7 @@ import torch._dynamo as dynamo
 from torch._C._dynamo import eval_frame
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import convert_frame, trace_rules
+from torch._dynamo.backends import registry
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import counters, get_traced_code
 from torch._dynamo.variables import SkipFunctionVariable
@@ -102,6 +103,11 @@ def last_graph_break(before: Mapping[str, int]) -> str:
     lines = [line.strip() for line in found[-1].splitlines() if line.strip()] if found else []
     named = [line for line in lines if line.startswith(("Explanation:", "Developer debug"))]
     return "; ".join([*lines[:1], *(line.partition(":")[2].strip() for line in named)])[:300]
+
+
+def was_asked_for(backend: str) -> bool:
+    """Whether `torch.compile` was called for the backend of this name, in this process."""
+    return backend in registry._COMPILER_FNS
 
 
 def recompile_limit() -> int:

@@ -18,6 +18,11 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
+def backward_number() -> int:
+    """A number of the backward pass that is running on this thread, which no other one has."""
+    return int(torch._C._current_graph_task_id())
+
+
 def keeps_graph() -> bool:
     """Whether the running backward leaves its graph for another one (``retain_graph=True``)."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())

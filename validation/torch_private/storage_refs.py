@@ -24,6 +24,19 @@ def storage_key(tensor: Tensor) -> int:
     return int(share_of(tensor).untyped_storage()._cdata)
 
 
+def strided_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """`tensor`, or the indices and values of which a sparse one is made."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
+
+
 def weakly(tensor: Tensor) -> StorageWeakRef:
     """A reference to the storage of `tensor` that does not hold it, whoever else does."""
     return StorageWeakRef(share_of(tensor).untyped_storage())  # type: ignore[no-untyped-call]  # torch's

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rank_processes import run_ranks  # noqa: E402
+from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -287,6 +288,50 @@ def test_the_last_trace_is_told_before_steps_run_as_they_are():
     assert len(lines) == 1
     assert "traces it no more" in lines[0]
     assert "recompile_limit allows more" in lines[0]
+    assert "`num_calls` has gone from 0 to 1: keep it in a buffer" in lines[0]
+    assert "allow_unspec_int_on_nn_module = True" in lines[0]
+
+
+def test_a_sparse_gradient_is_told_of():
+    """Its size depends on data: the graph runs as it is."""
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 4, sparse=True), torch.nn.Linear(4, 4))
+    step = torch.compile(model, backend="schedsim", options={"budget": "1MB"})
+    with pytest.warns(PlainStepWarning, match="makes a sparse tensor .* depends on data"):
+        step(torch.tensor([1, 3])).sum().backward()
+    assert model[0].weight.grad.is_sparse
+
+
+class Coder(torch.nn.Module):
+    """Is called by its methods alone, as autoencoders are."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.up = torch.nn.Linear(8, 4), torch.nn.Linear(4, 8)
+
+    def encode(self, x):
+        return torch.tanh(self.down(x))
+
+    def decode(self, code):
+        return self.up(code)
+
+
+def test_a_loop_that_calls_methods_alone_is_told_of_and_what_the_line_says_works(monkeypatch):
+    """Dynamo sees none of these calls. Methods that share their options share the budget."""
+    frames = backend._Frames()
+    monkeypatch.setattr(backend, "_frames", frames)
+    model, x, options = Coder(), torch.randn(4, 8), {"budget": "1MB"}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step = torch.compile(model, backend="schedsim", options=options)
+    step.decode(step.encode(x)).sum().backward()
+    with pytest.warns(PlainStepWarning, match="nothing was called that torch.compile gave"):
+        optimizer.step()
+    assert not frames.awaits_first
+    for name in ("encode", "decode"):
+        method = torch.compile(getattr(model, name), backend="schedsim", options=options)
+        setattr(model, name, method)
+    model.decode(model.encode(x)).square().sum().backward()
+    assert frames.num_runs == 2
+    assert len(session_of(options).parts) == 2
 
 
 class CheckpointedNorm(torch.nn.Module):

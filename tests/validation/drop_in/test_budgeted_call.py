@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
+import re
 import warnings
 
 import pytest
@@ -40,6 +41,93 @@ def test_the_line_of_a_plain_step_names_what_stopped_dynamo():
     """And what the user may do."""
     with pytest.warns(PlainStepWarning, match="traces no part of it: .*break.*give the loss"):
         schedsim.rematerialize(StopsDynamo(), torch.randn(8, 16), "80%", in_place=True, effort=0.2)
+
+
+def test_a_scripted_layer_of_a_model_that_dynamo_does_not_trace_is_no_error():
+    """A line says that the step runs as it is."""
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(16, 16), nn.Tanh()))
+    model = nn.Sequential(nn.Linear(16, 16), scripted)
+    with pytest.warns(PlainStepWarning, match="runs as it is"):
+        schedsim.rematerialize(model, torch.randn(8, 16), "1MiB", in_place=True, effort=0.2)
+    model(torch.randn(8, 16)).sum().backward()
+
+
+class Squashed(nn.Linear):
+    """A layer with a forward of its own, which Dynamo traces."""
+
+    def forward(self, x):
+        return torch.tanh(super().forward(x))
+
+
+def test_the_parts_around_a_scripted_layer_are_planned_and_compared():
+    """Dynamo traces modules inside of a model that it gives up."""
+    torch.manual_seed(0)
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(16, 16), nn.Tanh()))
+    model = nn.Sequential(nn.Linear(16, 16), scripted, Squashed(16, 16))
+    x = torch.randn(8, 16)
+    for _ in range(3):  # TorchScript runs other code from its second call on
+        model.zero_grad()
+        model(x).square().mean().backward()
+    want = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.2)
+    assert len(session_in(model).parts) > 0
+    assert "plain step's to the bit" in session_in(model).check_note
+    model(x).square().mean().backward()
+    assert all(map(torch.equal, want, [parameter.grad for parameter in model.parameters()]))
+
+
+def test_a_forward_within_a_transform_runs_as_it_is_and_a_line_says_so():
+    """Gradients for each sample, whose tensors have no storage."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(8, 4)
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.2)
+
+    def gradients(of):
+        def loss(parameters, row):
+            return torch.func.functional_call(of, parameters, (row[None],)).square().sum()
+
+        parameters = {name: it.detach() for name, it in of.named_parameters()}
+        return torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+
+    with pytest.warns(PlainStepWarning, match=r"transform of torch\.func .* runs as it is"):
+        found = gradients(model)
+    assert all(map(torch.equal, found.values(), gradients(plain).values()))
+    model(x).sum().backward()
+
+
+class Anneals(nn.Module):
+    """A number that each forward changes, as a temperature; in a buffer or not."""
+
+    def __init__(self, in_buffer):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        if in_buffer:
+            self.register_buffer("heat", torch.ones(()))
+        else:
+            self.heat = 1.0
+
+    def forward(self, x):
+        if isinstance(self.heat, float):
+            self.heat = self.heat * 0.9
+        else:
+            self.heat.mul_(0.9)
+        return torch.tanh(self.layer(x)) * self.heat
+
+
+@pytest.mark.parametrize("in_buffer", [False, True])
+def test_a_number_that_each_forward_changes_is_named_with_what_to_write(in_buffer):
+    """Where it stops Dynamo; in a buffer it does not."""
+    model, x = Anneals(in_buffer), torch.randn(8, 4)
+    with torch._dynamo.config.patch(recompile_limit=2), warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.2, check="never")
+        for _ in range(5):
+            model(x).sum().backward()
+    lines = [str(it.message) for it in w if it.category is PlainStepWarning]
+    assert len(lines) == (not in_buffer)
+    named = r"`heat` has gone from 1.0 to [\d.]+: keep it in a buffer"
+    assert in_buffer or re.search(named, lines[0])
 
 
 class ReadsEnvironment(Net):

@@ -38,3 +38,9 @@ def test_peaks_are_told_by_kind():
         tracker.label_fresh("activations")
     assert tracker.kinds_at_peak() == {"static": 40, "activations": 800, "workspace": 400}
     assert made.numel() == 100
+
+
+def test_a_sparse_tensor_is_its_indices_and_values():
+    """As the gradient of an embedding, which an optimizer may hold."""
+    values, indices = torch.ones(3), torch.tensor([[0, 2, 5]])
+    assert storage_bytes(torch.sparse_coo_tensor(indices, values, (9,))) == 3 * 4 + 3 * 8

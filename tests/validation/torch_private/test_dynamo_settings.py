@@ -18,6 +18,7 @@ from schedsim.validation.torch_private.dynamo_settings import (  # noqa: E402
     last_graph_break,
     last_trace,
     trace_settings,
+    was_asked_for,
 )
 from torch import nn  # noqa: E402
 
@@ -196,3 +197,10 @@ def test_code_that_changes_python_is_known():
     torch._dynamo.reset()
     assert seen == [True, False]
     assert changes_python() is False
+
+
+def test_a_backend_is_asked_for_where_something_is_compiled_for_it():
+    """Before anything is traced."""
+    assert not was_asked_for("no such backend")
+    torch.compile(nn.Linear(1, 1), backend="eager")
+    assert was_asked_for("eager")

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.torch_private.graph_tasks import (  # noqa: E402
+    backward_number,
     goes_to_all_leaves,
     in_backward,
     keeps_graph,
@@ -55,3 +56,16 @@ def test_a_backward_says_whether_another_may_follow():
     torch.autograd.grad(y, x, retain_graph=True)
     y.backward()
     assert seen == [True, False]
+
+
+def test_each_backward_has_a_number():
+    """The same throughout."""
+    seen = []
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(2):
+        y, z = x * 2, x * 3
+        y.register_hook(lambda _: seen.append(backward_number()))
+        z.register_hook(lambda _: seen.append(backward_number()))
+        (y + z).sum().backward()
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+    assert -1 not in seen

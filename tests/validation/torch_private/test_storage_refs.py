@@ -12,6 +12,7 @@ from schedsim.validation.torch_private.storage_refs import (
     key_of,
     share_of,
     storage_key,
+    strided_parts,
     unseen_writes,
     version_of,
     weakly,
@@ -75,3 +76,13 @@ def test_data_is_found_again_where_it_was_replaced_and_where_it_grew():
     assert places.moved() == places.resized() == []
     assert replaced.tolist() == [0, 0]
     assert grown.shape == empty.shape == (0,)
+
+
+def test_the_parts_of_sparse_tensors_have_storages():
+    """Indices and values, of each layout; a strided tensor is its own part."""
+    x = torch.eye(4)
+    assert [part is x for part in strided_parts(x)] == [True]
+    for sparse in (x.to_sparse(), x.to_sparse_csr(), x.to_sparse_csc(), x.to_sparse_bsr((2, 2))):
+        parts = strided_parts(sparse)
+        assert len(parts) == (2 if sparse.layout is torch.sparse_coo else 3)
+        assert sum(part.untyped_storage().nbytes() for part in parts) > 0

@@ -121,9 +121,20 @@ def test_a_model_that_no_level_takes_is_refused_with_both_reasons():
     assert "in_place=True" in found.value.hint
 
 
+class OfNeighbours(nn.Linear):
+    """A graph convolution, whose edges are a sparse matrix."""
+
+    def __init__(self):
+        super().__init__(16, 16)
+        self.register_buffer("edges", torch.eye(4).to_sparse())
+
+    def forward(self, x):
+        return torch.sparse.mm(self.edges, super().forward(x))
+
+
 @pytest.mark.parametrize("options", [{"level": "op"}, {"level": "block"}, {"in_place": True}])
 def test_what_no_level_takes_is_refused_before_anything_runs(options):
-    """Sparse gradients, nested tensors and TorchScript: one line each."""
+    """Sparse tensors and gradients, nested tensors and TorchScript: one line each."""
     loss = {} if "in_place" in options else {"loss": lambda y: y.mean()}
     words = torch.randint(0, 9, (4, 3))
     sparse = nn.Sequential(nn.Embedding(9, 16, sparse=True), nn.Linear(16, 16))
@@ -133,6 +144,8 @@ def test_what_no_level_takes_is_refused_before_anything_runs(options):
         (sparse, words, "the gradient of 0 is sparse"),
         (layers, ragged, "input 0 is a nested tensor"),
         (torch.jit.script(layers), x, "compiled by TorchScript"),
+        (layers, torch.eye(16).to_sparse(), "input 0 is a sparse tensor"),
+        (OfNeighbours(), x, "edges is a sparse tensor"),
     ]
     for model, inputs, line in cases:
         with pytest.raises(schedsim.UnsupportedError, match=line):

@@ -28,6 +28,7 @@ _stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKe
 """Optimizers, and how often they have stepped."""
 _stepping: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 """Optimizers whose step runs: it may call a closure, with forwards and backwards."""
+_STEP_BYTES = 4  # of the count of steps that Adam keeps beside each parameter's averages
 _within: set[str] = set()  # ranges of the profiler that began under a record which is closed
 
 
@@ -161,6 +162,19 @@ class HeldState:
                 if id(parameter) in self._tensors:
                     return torch.device(parameter.device)
         return None
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether an optimizer has stepped that trains what is counted here."""
+        return any(self.device_of(it) is not None for it in list(_stepped))
+
+    def adam_bytes(self) -> int:
+        """Bytes of the states of Adam for all that takes gradients here.
+
+        Not for what each graph trains: one graph may run with the parameters of many layers.
+        """
+        trained = [t for t in self._alive() if t.is_leaf and t.requires_grad]
+        return 2 * storage_bytes(trained) + _STEP_BYTES * len(trained)
 
     @property
     def made_bytes(self) -> int:

@@ -59,12 +59,15 @@ class ResidentBytes:
         Results of earlier steps, which the loop may hold.
     left
         Calls that are held through many steps without their backward.
+    others_bytes
+        What open steps of other models keep, as the last step began.
     """
 
     def __init__(self, step: PresentStep, held: HeldState) -> None:
         self._step, self._held = step, held
         self.earlier = EarlierResults()
         self.left: list[PartCall] = []
+        self.others_bytes = 0
         self._handed: dict[int, int] = {}  # inputs of the model's next forward
         _all.add(self)
 
@@ -95,7 +98,8 @@ class ResidentBytes:
         step.made_before = sum(size for it, size in read.items() if it not in self._handed)
         step.given, self._handed = self._handed | read, {}
         others = sum(size for place, size in step.given.items() if place not in read)
-        found = self._held.total_bytes + others + self._kept_by_others(read) + self.left_bytes()
+        self.others_bytes = self._kept_by_others(read)
+        found = self._held.total_bytes + others + self.others_bytes + self.left_bytes()
         stale, few = self._stale_bytes(budget_bytes)
         passing = stale if results_pass else 0
         found += stale - passing + few

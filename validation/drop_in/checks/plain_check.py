@@ -107,7 +107,7 @@ def difference(
     rounded
         Whether the planned step is known to round differently.
     """
-    recorded = record_step(model, made_up_loss, inputs, keywords)
+    recorded = record_step(model, made_up_loss, inputs, keywords, parts_may_be_scripted=True)
     both = Both(model, made_up_loss, recorded)
 
     def in_wide_numbers(nudge: int | None) -> Mapping[str, Tensor]:
@@ -153,7 +153,7 @@ def _frugal_difference(
     rounded: bool,
 ) -> Difference | None:
     if not rounded:
-        recorded = record_step(model, _Digest.of, inputs, keywords)
+        recorded = record_step(model, _Digest.of, inputs, keywords, parts_may_be_scripted=True)
         both = Both(model, _Digest.of, recorded, kept=digest)
         with saved_elsewhere([*model.parameters(), *model.buffers()]):
             expected = both.run(

@@ -20,6 +20,9 @@ from ...capture.varying_sizes import VaryingSize, open_sizes
 from ...torch_private.fake_tensors import is_symbolic, known_of
 from ...torch_private.graph_roles import Role, output_roles, placeholder_role
 
+_ADDS = frozenset({torch.ops.aten.add.Tensor})
+_CASTS = frozenset({torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default})
+
 
 class JointPart(NamedTuple):
     """A part of a step as a program, and the places of its arguments and results.
@@ -41,6 +44,8 @@ class JointPart(NamedTuple):
         Sizes that the trace left open: name -> place among the arguments.
     given
         The gradients that the backward half gets, in order.
+    sums, casts
+        Arguments that are parameters, and whose gradients the last op adds, or casts.
     """
 
     program: Program
@@ -50,6 +55,8 @@ class JointPart(NamedTuple):
     device: str
     open_sizes: Mapping[str, OpenSize]
     given: tuple[GivenGradient, ...]
+    sums: frozenset[int]
+    casts: frozenset[int]
 
     def made_of_none(self, lacking: Collection[int]) -> list[int]:
         """Arguments whose gradients are made of none but `lacking` ones: none comes to them.
@@ -177,6 +184,7 @@ class _JointBuilder(ProgramBuilder):
         self._put_seed("outside")
         self._protect_changed(outputs)
         found = [self._ref(node) if node is not None else -1 for node, _ in gradients]
+        sums, casts = self._made_by(found, _ADDS), self._made_by(found, _CASTS)
         made = self._add_gradients(found)
         add_in_place(program)
         order_draws(program)
@@ -190,6 +198,24 @@ class _JointBuilder(ProgramBuilder):
             self.device,
             self._open_sizes(returned),
             tuple(self.given),
+            sums,
+            casts,
+        )
+
+    def _made_by(self, found: Sequence[int], targets: frozenset[Any]) -> frozenset[int]:
+        """The parameters, by position, whose gradients are `found` by one of these ops.
+
+        Not of the gradient that is given for a parameter which the graph changes: none comes.
+        """
+        program = self.program
+        values = program.values
+        made = {i: values[found[i]].call for i in self.fixed if i < len(found) and found[i] >= 0}
+        calls = {i: program.calls[at] for i, at in made.items() if at >= 0}
+        return frozenset(
+            i
+            for i, call in calls.items()
+            if call.target in targets
+            and all(values[v].call != program.seed for v in refs((call.args, call.kwargs)))
         )
 
     def _argument(self, node: torch.fx.Node) -> None:

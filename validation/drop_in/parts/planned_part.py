@@ -326,6 +326,21 @@ class PlannedPart:
             if v >= 0 and program.storages[program.values[v].storage].kind == "static"
         ]
 
+    @cached_property
+    def trained_positions(self) -> list[int]:
+        """Those of them that the backward gives gradients."""
+        return [i for i in self.fixed_positions if self._joint.gradients[i] >= 0]
+
+    @property
+    def sums(self) -> frozenset[int]:
+        """Positions of the parameters whose gradients are sums of several."""
+        return self._joint.sums
+
+    @property
+    def casts(self) -> frozenset[int]:
+        """Positions of the parameters whose gradients are cast to their type."""
+        return self._joint.casts
+
     def inputs_among(self, arguments: Sequence[Any]) -> list[Any]:
         """Those of the `arguments` that are neither parameters nor buffers."""
         return [arguments[i] for i in self._input_positions if i < len(arguments)]

@@ -87,7 +87,7 @@ class FirstSteps:
         # a guess, which refuses no budget: the first step measures it.
         rooms = [max(guessed, room - int(share * store_all.kept_bytes)) for share in _KEPT_SHARES]
         roomy = None
-        for outside in (*rooms, guessed):
+        for outside in dict.fromkeys((*rooms, guessed)):
             plan = self._search.search(part.workload(static, outside, binding), budget, 0.3)
             if plan.schedule is not None:
                 break

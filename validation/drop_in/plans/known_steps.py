@@ -64,6 +64,12 @@ class KnownSteps:
         Bytes of the states of optimizers at present that nothing has foreseen.
     growing_bytes
         Bytes by which the histories of optimizers will still grow.
+    others_bytes
+        What open steps of other models keep, as the last step began.
+    has_optimizer
+        Whether an optimizer of what the parts train has stepped.
+    adam_bytes : Callable[[], int]
+        Gives the bytes of the states of Adam for what the parts train, as far as it is known.
     """
 
     def __init__(
@@ -86,6 +92,8 @@ class KnownSteps:
         self.passing_bytes = self.passing_now = 0
         self.passes = True
         self.left_bytes = self.made_bytes = self.growing_bytes = 0
+        self.has_optimizer, self.others_bytes = False, 0
+        self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------
@@ -180,6 +188,13 @@ class KnownSteps:
         return sum(self.parts[index].output_bytes(binding) for (index, _), binding in calls)
 
     # -- what plans count -------------------------------------------------------------------------
+
+    @property
+    def coming_bytes(self) -> int:
+        """Bytes of states that Adam would make: no optimizer has stepped yet, and none is named."""
+        if self.options.optimizer is not None or self.made_bytes or self.has_optimizer:
+            return 0
+        return self.adam_bytes()
 
     @property
     def is_share(self) -> bool:

@@ -13,7 +13,7 @@ from ..records.step_record import Key, StepRecord
 from .known_steps import KnownSteps
 from .line_calls import bytes_around_calls
 from .ordered_line import CallRoom, OrderedLine
-from .schedule_search import ScheduleSearch, beside_a_step, infeasible_line
+from .schedule_search import ScheduleSearch, infeasible_line
 
 _KEPT_SHARES = (0.7, 0.45, 0.25, 0.1)
 """Shares of what store-all keeps of a part for which it is scheduled."""
@@ -85,7 +85,7 @@ class LineSteps:
         if found is not None:
             return self._refined(record, line, found, budget)
         assert known.plan is not None
-        raise infeasible_line(line, budget, known.plan, beside_a_step(known))
+        raise infeasible_line(line, budget, known.plan, known)
 
     def _refined(
         self, record: StepRecord, line: OrderedLine, found: LinePlan, budget: int

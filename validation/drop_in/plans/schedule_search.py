@@ -81,7 +81,7 @@ def infeasible(
     if least is not None:
         remedy = _before_steps(known, least, roomy_bytes)
         if known.records:
-            remedy = f"budget={least + known.growing_bytes}, "
+            remedy = f"{named_budget(known, least)}, "
     return InfeasibleBudgetError(
         f"{name} does not fit {format_bytes(known.budget_bytes)}"
         + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
@@ -100,14 +100,19 @@ def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str
     optimizer, is no remedy.
     """
     budget = max(least, roomy_bytes or 0) + _FEW_RESULTS + known.growing_bytes
-    states = 0
-    if known.options.optimizer is None and not known.made_bytes:
-        states = 2 * sum(part.gradient_bytes for part in known.parts)
+    states = known.coming_bytes
     adam = f", {format_bytes(states)} of that for the states of Adam" if states else ""
     return (
         f"budget={budget + states} (with room for outputs that the loop holds and for its "
         f"loss{adam}; what else it takes is not known yet), "
     )
+
+
+def named_budget(known: KnownSteps, least: int) -> str:
+    """The budget to name for a step that takes `least`, with room for states that are to come."""
+    states = known.coming_bytes
+    adam = f" ({format_bytes(states)} of that for the states of Adam)" if states else ""
+    return f"budget={least + known.growing_bytes + states}{adam}"
 
 
 def beside_a_step(known: KnownSteps) -> str:
@@ -124,6 +129,11 @@ def beside_a_step(known: KnownSteps) -> str:
             f"{format_bytes(known.growing_bytes)} of the budget that is named are for what it will "
             "grow by: a smaller history_size takes less"
         )
+    if known.others_bytes:
+        made += (
+            f"; {format_bytes(known.others_bytes)} are kept for backwards of other models, or of a "
+            "refused try whose error is held still, as a notebook holds the last (sys.last_value)"
+        )
     if not known.is_share:
         return made
     return (
@@ -133,7 +143,7 @@ def beside_a_step(known: KnownSteps) -> str:
 
 
 def infeasible_line(
-    line: OrderedLine, budget_bytes: int, plan: Plan, hint: str = ""
+    line: OrderedLine, budget_bytes: int, plan: Plan, known: KnownSteps | None = None
 ) -> InfeasibleBudgetError:
     """The error for a step of several parts of which no division fits.
 
@@ -141,13 +151,14 @@ def infeasible_line(
     ----------
     plan
         The plan of a part that was made last.
-    hint
-        The end of its hint.
+    known
+        What is known of the steps of one process, for its hint.
     """
     least = least_budget(line, budget_bytes)
+    named = f"budget={least}" if known is None else named_budget(known, least)
     return InfeasibleBudgetError(
         f"a step of {len(line.calls)} parts does not fit {format_bytes(budget_bytes)}: "
         f"the least found is {format_bytes(least)}",
         plan=replace(plan, budget_bytes=budget_bytes, least=LeastBudget(least)),
-        hint=f"budget={least}, or a smaller batch{hint}",
+        hint=f"{named}, or a smaller batch" + ("" if known is None else beside_a_step(known)),
     )

@@ -13,7 +13,7 @@ from schedsim.units import format_bytes
 
 from ..records.step_record import StepRecord
 from .known_steps import KnownSteps
-from .schedule_search import ScheduleSearch, beside_a_step, infeasible
+from .schedule_search import ScheduleSearch, beside_a_step, infeasible, named_budget
 
 log = logging.getLogger("schedsim.drop_in")
 
@@ -46,7 +46,7 @@ def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -
             f"a step{part.sizes.in_words(binding)} does not fit {format_bytes(budget)}: the "
             f"code outside of its part takes {format_bytes(least)}",
             plan=replace(plan, least=LeastBudget(least)),
-            hint=f"budget={least}, or a smaller batch{beside_a_step(known)}",
+            hint=f"{named_budget(known, least)}, or a smaller batch{beside_a_step(known)}",
         )
     known.plan = plan
     log.info("%s", plan)

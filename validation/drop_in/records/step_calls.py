@@ -11,6 +11,7 @@ import torch
 
 from ...measure.storage import bytes_by_place
 from ...torch_private.storage_refs import StorageWeakRef, is_gone
+from ..checks.added_gradients import Trained
 from ..parts.output_uses import OutputUse, Result
 from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
@@ -37,6 +38,8 @@ class PartCall:
         Bytes of inputs that are outputs of earlier calls.
     trained
         A number that calls share which train the same parameters.
+    parameters
+        What these are, where calls may share them.
     results
         Its outputs, which it does not hold.
     lacking, gone
@@ -53,6 +56,7 @@ class PartCall:
     kept_bytes: int
     shared_bytes: int
     trained: int = 0
+    parameters: Trained | None = None
     header: StorageWeakRef | None = None
     place: int = 0
     results: tuple[Result, ...] = ()

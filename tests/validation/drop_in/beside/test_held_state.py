@@ -32,6 +32,24 @@ def test_gradients_and_optimizers_are_counted_as_they_come():
     assert held.total_bytes == 400 + 800 + 4 + 7
 
 
+def test_the_states_of_adam_are_foreseen_for_all_that_takes_gradients():
+    """As large as it will make them, until an optimizer has stepped that makes its own."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(10, 10), torch.nn.Linear(10, 10).requires_grad_(False)
+    )
+    held = HeldState(DropInOptions(budget=1))
+    held.see(model.parameters())
+    assert not held.has_optimizer
+    model(torch.ones(1, 10)).sum().backward()
+    foreseen = held.adam_bytes()
+    torch.optim.Adam(model.parameters()).step()
+    assert not held.has_optimizer  # it is gone
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.step()
+    assert held.has_optimizer
+    assert held.made_bytes == foreseen == 2 * 440 + 2 * 4
+
+
 def test_a_state_that_grows_is_counted_as_it_grows():
     """L-BFGS keeps the directions of its last steps, all under the first parameter."""
     model = torch.nn.Linear(10, 10, bias=False)

@@ -179,3 +179,57 @@ def test_the_least_budget_that_a_first_refusal_says_works_and_little_less_does_n
     gc.collect()
     _, refused = bare_loop(model_of, int(0.97 * least))
     assert refused is not None
+
+
+class Alike(nn.Module):
+    """Layers with a break behind each, of which several run by one graph."""
+
+    def __init__(self, num_layers: int = 5) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(num_layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            torch._dynamo.graph_break()
+        return x
+
+
+def test_the_budget_that_is_named_has_room_for_the_states_of_layers_that_share_a_graph():
+    """Those of Adam are as many as the parameters of all layers, not of all graphs."""
+    torch._dynamo.reset()
+    model, x = Alike(), torch.randn(128, 32)
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        in_place(model, x, 30_000)
+    states = re.search(r"([\d.]+) kB .* for the states of Adam", refused.value.hint)
+    assert states is not None
+    assert float(states[1]) == pytest.approx(
+        2 * storage_bytes(list(model.parameters())) / 1e3, 0.01
+    )
+    named = int(re.search(r"budget=(\d+)", refused.value.hint)[1])
+    torch._dynamo.reset()
+    in_place(model, x, named)
+    optimizer, target = torch.optim.Adam(model.parameters()), torch.randn(128, 32)
+    for _ in range(4):
+        nn.functional.mse_loss(model(x), target).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_try_that_is_still_held_is_named_by_the_refusal_of_the_next_one():
+    """Its error holds the frames of the loop, and these the outputs, which are in memory."""
+    gc.collect()  # what other tests have left would be named too
+    x, errors = torch.randn(128, 32), []
+    for _ in range(2):
+        torch._dynamo.reset()
+        model = by_backend(Broken(in_loop=False), x, 60_000)
+
+        def step(model):
+            output = model(x)
+            output.square().mean().backward()
+
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            step(model)
+        errors.append(refused.value)
+    assert "sys.last_value" not in errors[0].hint
+    assert "of a refused try whose error is held still" in errors[1].hint

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import re
+import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -76,3 +78,24 @@ def test_forwards_that_do_not_fit_together_are_refused_with_a_budget_that_works(
     del refused
     gc.collect()
     assert peak(step, named, door) <= named
+
+
+@pytest.mark.parametrize("door", ["in place", "backend"])
+def test_one_forward_more_than_steps_were_planned_for_is_told_of(door):
+    """It runs with least memory, and later steps are planned for it or refused."""
+    model, batches = made()
+    module = budgeted(model, batches, 330_000, door)
+    for _ in range(3):
+        one_forward(module, batches)
+        model.zero_grad()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        outputs = [module(x) for x in batches]
+    lines = [str(it.message) for it in said if it.category is PlainStepWarning]
+    assert len(lines) == 1
+    assert "is called once more than steps were planned for" in lines[0]
+    assert "this step may exceed the budget" in lines[0]
+    assert all(map(torch.equal, outputs, [model.forward(x) for x in batches]))
+    sum(it.square().mean() for it in outputs).backward()
+    with pytest.raises(schedsim.InfeasibleBudgetError):
+        contrastive(module, batches)

@@ -1,0 +1,89 @@
+"""Several forwards before a backward: equal to the plain step, or a line says that they are not."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.guards.plan_variants import RoundingWarning  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+
+
+class Tied(nn.Module):
+    """A head that is the embedding: the weight is read twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(40, 16), nn.Linear(16, 16)
+
+    def forward(self, words):
+        return torch.tanh(self.layer(self.table(words))) @ self.table.weight.t()
+
+
+class Once(nn.Module):
+    """Layers, each weight of which is read once."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(40, 16)
+        self.layers = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
+
+    def forward(self, words):
+        return self.layers(self.table(words))
+
+
+def gradients(model, call, num_blocks):
+    """Those of a step of two forwards, in so many blocks of autocast."""
+    words = torch.arange(128).remainder(40).view(2, 64)
+    outputs = []
+    if num_blocks == 1:
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = [call(row) for row in words]
+    for row in words if num_blocks != 1 else ():
+        with torch.autocast("cpu", torch.bfloat16, enabled=num_blocks > 0):
+            outputs.append(call(row))
+    (outputs[0].float().square().mean() + outputs[1].float().pow(3).mean()).backward()
+    found = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "num_blocks", "reason"),
+    [
+        (Tied, 0, "reads a parameter several times"),
+        (Once, 0, None),
+        (Once, 1, "within one block of autocast"),
+        (Once, 2, None),
+    ],
+)
+def test_gradients_that_two_forwards_add_are_the_plain_ones_or_a_line_says_so(
+    make, num_blocks, reason
+):
+    """By both doors."""
+    torch.manual_seed(0)
+    plain = make()
+    want = gradients(plain, plain, num_blocks)
+    for door in ("in place", "backend"):
+        torch._dynamo.reset()
+        model = copy.deepcopy(plain)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if door == "backend":
+                options = {"budget": "1MB", "effort": 0.2}
+                call = torch.compile(model, backend="schedsim", options=options)
+            else:
+                words = torch.arange(64).remainder(40)
+                with torch.autocast("cpu", torch.bfloat16, enabled=num_blocks > 0):
+                    call = schedsim.rematerialize(model, words, "1MB", in_place=True, effort=0.2)
+            found = [gradients(model, call, num_blocks) for _ in range(2)]
+        lines = [str(it.message) for it in said if it.category is RoundingWarning]
+        assert all(all(map(torch.equal, its, want)) == (reason is None) for its in found)
+        assert len(lines) == (reason is not None)
+        assert reason is None or reason in lines[0]
