@@ -28,10 +28,10 @@ Floats = NDArray[np.float64]
 
 # The non-zeros of the columns of free choices. Where the solver ends within its first node, the
 # next program is larger, and else smaller.
-_FREE_NONZEROS, _LARGER, _SMALLER, _LARGEST = 46_000.0, 1.05, 0.8, 54_000.0
-# The work of a program, by the square of its non-zeros in so many: of one that is solved, and of
-# one of which the first node does not end.
-_NONZEROS, _SOLVED, _LIMITED, _LEAST_WORK = 20_000, 0.08, 0.25, 0.012
+_FREE_NONZEROS, _LARGER, _SMALLER, _LARGEST = 46_000.0, 1.1, 0.8, 80_000.0
+# The work of a program, by the cube of its non-zeros in so many: of one of which the first node
+# does not end; of one that is solved, on graphs where one has not ended, and on others.
+_NONZEROS, _LIMITED, _SOLVED, _EASY, _LEAST_WORK = 20_000, 0.1, 0.045, 0.015, 0.012
 # The solver may stop that close to the best of a program: proofs take longer than finds.
 _GAP = 1e-3
 # The search ends where so many programs in a row have changed nothing.
@@ -73,6 +73,7 @@ class MergeSearch:
         nonzeros = np.diff(self.model.matrix.indptr)[made]
         self._weight = np.bincount(self.model.op[made], nonzeros, graph.num_ops)
         self._free_nonzeros, self._idle = _FREE_NONZEROS, 0
+        self._is_hard = False  # whether the first node of a program has not ended
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -85,7 +86,8 @@ class MergeSearch:
         """Solve programs until none may find more, the effort is spent, or `enough_s` is met."""
         while not (self.is_done or effort.is_over(self.best_s) or self.best_s <= enough_s):
             if effort.counted:  # a program takes no more than what is left
-                most = _NONZEROS * math.sqrt(effort.left / _LIMITED)
+                dear = _LIMITED if self._is_hard else _SOLVED
+                most = _NONZEROS * math.cbrt(effort.left / dear)
                 self._free_nonzeros = min(self._free_nonzeros, most)
             effort.spend(self._solve(self._free(), effort.watchdog_s))
             report(self.best_s)
@@ -134,8 +136,13 @@ class MergeSearch:
         self.is_done |= solved and free.size == self._choices.size
         larger = self._free_nonzeros * (_LARGER if solved else _SMALLER)
         self._free_nonzeros = min(larger, _LARGEST)
-        work = _SOLVED if solved else _LIMITED
-        return float(max(_LEAST_WORK, work * (matrix.nnz / _NONZEROS) ** 2))
+        return self._work(matrix.nnz, solved)
+
+    def _work(self, nonzeros: int, solved: bool) -> float:
+        """The work of a program of so many non-zeros, of which the first node ended if `solved`."""
+        self._is_hard |= not solved
+        work = _LIMITED if not solved else _SOLVED if self._is_hard else _EASY
+        return float(max(_LEAST_WORK, work * (nonzeros / _NONZEROS) ** 3))
 
     def _take(self, free: Ints, values: Floats) -> None:
         """Go on from there, if the simulator agrees."""
