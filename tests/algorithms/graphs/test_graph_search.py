@@ -121,3 +121,17 @@ def test_where_nothing_fits_walkers_start_from_schedules_of_the_bound():
     assert plan.feasible
     assert simulate(graph, plan.schedule).peak_bytes <= budget
     assert local_search(graph, budget, effort=0.5, num_threads=1).schedule == plan.schedule
+
+
+def test_far_above_the_limit_one_walker_has_all_the_work():
+    """It steps down from a schedule of the bound: several with a part of it each end above."""
+    graph = layered(500, 1)
+    budget = int(0.4 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    effort = Effort(0.6)
+    search = GraphSearch(graph, budget, "fixed", effort, seed=0, num_threads=2, gap=0.0)
+    search.run(())
+    last = search.walkers[-1]
+    assert last.steps_down
+    assert last.rules.summed
+    assert last.least_bytes < min(walker.least_bytes for walker in search.walkers[:-1])
+    assert effort.left == pytest.approx(0.0, abs=0.1)
