@@ -29,9 +29,11 @@ Floats = NDArray[np.float64]
 # The non-zeros of the columns of free choices. Where the solver ends within its first node, the
 # next program is larger, and else smaller.
 _FREE_NONZEROS, _LARGER, _SMALLER, _LARGEST = 46_000.0, 1.1, 0.8, 80_000.0
-# The work of a program, by the cube of its non-zeros in so many: of one of which the first node
-# does not end; of one that is solved, on graphs where one has not ended, and on others.
-_NONZEROS, _LIMITED, _SOLVED, _EASY, _LEAST_WORK = 20_000, 0.1, 0.045, 0.015, 0.012
+# The work of a program, by the square and by the cube of its non-zeros in so many, whichever is
+# more: of one of which the first node does not end; of one that is solved, on graphs where one has
+# not ended, and on others.
+_NONZEROS, _LEAST_WORK = 20_000, 0.012
+_LIMITED, _SOLVED, _EASY = (0.25, 0.1), (0.1, 0.045), (0.0, 0.015)
 # The solver may stop that close to the best of a program: proofs take longer than finds.
 _GAP = 1e-3
 # The search ends where so many programs in a row have changed nothing.
@@ -86,8 +88,11 @@ class MergeSearch:
         """Solve programs until none may find more, the effort is spent, or `enough_s` is met."""
         while not (self.is_done or effort.is_over(self.best_s) or self.best_s <= enough_s):
             if effort.counted:  # a program takes no more than what is left
-                dear = _LIMITED if self._is_hard else _SOLVED
-                most = _NONZEROS * math.cbrt(effort.left / dear)
+                left = effort.left
+                most = (
+                    math.sqrt(left / _LIMITED[0]) if self._is_hard else math.cbrt(left / _SOLVED[1])
+                )
+                most *= _NONZEROS
                 self._free_nonzeros = min(self._free_nonzeros, most)
             effort.spend(self._solve(self._free(), effort.watchdog_s))
             report(self.best_s)
@@ -134,6 +139,8 @@ class MergeSearch:
             self._take(free, np.round(found.x))
         solved = found.status == 0
         self.is_done |= solved and free.size == self._choices.size
+        if not solved:  # where all was free before, so that it is not once more
+            self._free_nonzeros = min(self._free_nonzeros, float(self._weight.sum()))
         larger = self._free_nonzeros * (_LARGER if solved else _SMALLER)
         self._free_nonzeros = min(larger, _LARGEST)
         return self._work(matrix.nnz, solved)
@@ -141,8 +148,9 @@ class MergeSearch:
     def _work(self, nonzeros: int, solved: bool) -> float:
         """The work of a program of so many non-zeros, of which the first node ended if `solved`."""
         self._is_hard |= not solved
-        work = _LIMITED if not solved else _SOLVED if self._is_hard else _EASY
-        return float(max(_LEAST_WORK, work * (nonzeros / _NONZEROS) ** 3))
+        square, cube = _LIMITED if not solved else _SOLVED if self._is_hard else _EASY
+        size = nonzeros / _NONZEROS
+        return float(max(_LEAST_WORK, square * size**2, cube * size**3))
 
     def _take(self, free: Ints, values: Floats) -> None:
         """Go on from there, if the simulator agrees."""
