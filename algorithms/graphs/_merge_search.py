@@ -29,11 +29,11 @@ Floats = NDArray[np.float64]
 # The non-zeros of the columns of free choices. Where the solver ends within its first node, the
 # next program is larger, and else smaller.
 _FREE_NONZEROS, _LARGER, _SMALLER, _LARGEST = 46_000.0, 1.1, 0.8, 80_000.0
-# The work of a program, by the square and by the cube of its non-zeros in so many, whichever is
-# more: of one of which the first node does not end; of one that is solved, on graphs where one has
-# not ended, and on others.
+# The work of a program: at least, and by the square and by the cube of its non-zeros in so many,
+# whichever is most; of one of which the first node does not end, of one that is solved on graphs
+# where one has not ended, and of others.
 _NONZEROS, _LEAST_WORK = 20_000, 0.012
-_LIMITED, _SOLVED, _EASY = (0.25, 0.1), (0.1, 0.045), (0.0, 0.015)
+_LIMITED, _SOLVED, _EASY = (0.4, 0.25, 0.1), (0.05, 0.1, 0.045), (_LEAST_WORK, 0.0, 0.015)
 # The solver may stop that close to the best of a program: proofs take longer than finds.
 _GAP = 1e-3
 # The search ends where so many programs in a row have changed nothing.
@@ -90,7 +90,7 @@ class MergeSearch:
             if effort.counted:  # a program takes no more than what is left
                 left = effort.left
                 most = (
-                    math.sqrt(left / _LIMITED[0]) if self._is_hard else math.cbrt(left / _SOLVED[1])
+                    math.sqrt(left / _LIMITED[1]) if self._is_hard else math.cbrt(left / _SOLVED[2])
                 )
                 most *= _NONZEROS
                 self._free_nonzeros = min(self._free_nonzeros, most)
@@ -148,9 +148,9 @@ class MergeSearch:
     def _work(self, nonzeros: int, solved: bool) -> float:
         """The work of a program of so many non-zeros, of which the first node ended if `solved`."""
         self._is_hard |= not solved
-        square, cube = _LIMITED if not solved else _SOLVED if self._is_hard else _EASY
+        least, square, cube = _LIMITED if not solved else _SOLVED if self._is_hard else _EASY
         size = nonzeros / _NONZEROS
-        return float(max(_LEAST_WORK, square * size**2, cube * size**3))
+        return float(max(least, square * size**2, cube * size**3))
 
     def _take(self, free: Ints, values: Floats) -> None:
         """Go on from there, if the simulator agrees."""

@@ -109,12 +109,11 @@ def test_a_program_takes_no_more_than_what_is_left():
     assert search._free_nonzeros < 17_000  # the solver takes some 0.02 s
 
 
-def test_programs_cost_more_where_the_first_node_of_one_did_not_end(monkeypatch):
+def test_programs_cost_more_where_the_first_node_of_one_did_not_end():
     """Of as many non-zeros, some graphs' programs are solved in a fraction of what others' take."""
     graph = SYNTHETIC_GRAPHS["butterfly"](130, 0)
     line = Schedule.store_all(graph).bind(graph).astype(np.int64)
     search = MergeSearch(graph, 10**9, [line, line], seed=0)
-    monkeypatch.setattr(_merge_search, "_LEAST_WORK", 0.0)
     size = 2 * _merge_search._NONZEROS
     easy, limited, hard = (search._work(size, solved) for solved in (True, False, True))
     assert 0 < easy < hard < limited
