@@ -74,7 +74,7 @@ class MergeSearch:
         made = self._choices[self.model.op[self._choices] >= 0]
         nonzeros = np.diff(self.model.matrix.indptr)[made]
         self._weight = np.bincount(self.model.op[made], nonzeros, graph.num_ops)
-        self._free_nonzeros, self._idle = _FREE_NONZEROS, 0
+        self._free_nonzeros, self._largest, self._idle = _FREE_NONZEROS, _LARGEST, 0
         self._is_hard = False  # whether the first node of a program has not ended
 
     @property
@@ -139,10 +139,11 @@ class MergeSearch:
             self._take(free, np.round(found.x))
         solved = found.status == 0
         self.is_done |= solved and free.size == self._choices.size
-        if not solved:  # where all was free before, so that it is not once more
-            self._free_nonzeros = min(self._free_nonzeros, float(self._weight.sum()))
+        if not solved and free.size == self._choices.size:  # once more it would come out the same
+            self._free_nonzeros = whole = float(self._weight.sum())
+            self._largest = math.sqrt(_SMALLER) * whole
         larger = self._free_nonzeros * (_LARGER if solved else _SMALLER)
-        self._free_nonzeros = min(larger, _LARGEST)
+        self._free_nonzeros = min(larger, self._largest)
         return self._work(matrix.nnz, solved)
 
     def _work(self, nonzeros: int, solved: bool) -> float:
