@@ -27,7 +27,7 @@ from ._lean import lean_schedule
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
 from ._seeds import saved_bytes_start
-from ._walker import GraphWalker, num_walkers
+from ._walker import NUM_KINDS, STEPS_DOWN, GraphWalker, num_walkers
 from .bounds import least_memory_bytes
 
 # How far the greedy orders may stray from the file's order; see `greedy_order`.
@@ -65,6 +65,15 @@ _ANY_S = 1e300
 # A schedule that the bound suggests is worth a repair up to so many times the budget.
 _CLOSE = 1.1
 
+# Where nothing fits yet when the bound is there, on fewer than so many ops, walkers start from so
+# many of its schedules, however far these are: from those that take about as long as the bound. For
+# its greedy repair each may take that share of the work left.
+_REPAIRED_OPS, _FROM_BOUND, _REPAIRED = 300, 2, 0.05
+
+# From so many ops on, where all walkers are still so far above the limit when they first meet, one
+# that steps down from the bound's schedule has all of the work left: it takes that long to fit.
+_LONG_OPS, _FAR = 500, 1.4
+
 # From so many ops on, one walker starts from what is best for the forward to save, at that share of
 # the usual temperature: from hotter starts it loses what it began with. And about the work of that
 # start for each op.
@@ -74,7 +83,7 @@ _MANY_OPS, _COOL, _SAVED_PER_OP = 300, 0.1, 2e-5
 # the walkers are merged in the end, at most so many, with that share of the walkers' work. Where
 # more than a share of it is left, an annealing goes on from there, at that share of the first
 # temperature.
-_MERGED_OPS, _MERGED_LINES, _MERGED = range(60, 500), 4, 0.35
+_MERGED_OPS, _MERGED_LINES, _MERGED = range(60, 500), 4, 0.2
 _WORTH_ANNEALING, _AFTER_MERGE = 0.1, 0.15
 
 # About the work of the lean schedule, for each op of each line that it begins with.
@@ -270,9 +279,14 @@ class GraphSearch:
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
                 active = self._fewer(active, 1 if self._none_fits() else few)
-            if at > 1:
+            if at == 2 and (found := self._from_bound(pool)):
+                active += found
+            elif at > 1:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
+            if at == 1 and self._is_far() and (found := self._long(pool, bounding, lean)):
+                pool.walk(found, RoundPart(0), 1.0)
+                return
             width = segment.high - segment.low
             if at + 1 == len(segments) and len(self._to_merge()) < 2:
                 kept = 0.0
@@ -391,6 +405,67 @@ class GraphSearch:
             close = simulate(self.graph, cuts.suggested.pop())
             if close.peak_bytes <= _CLOSE * self.budget_bytes:
                 walker.take(close.schedule.bind(self.graph), greedy=True)
+
+    def _is_far(self) -> bool:
+        """Whether one long annealing is what may fit at all."""
+        if not self.effort.counted or self.effort.moves is not None:
+            return False
+        if self.graph.num_ops < _LONG_OPS or not self._none_fits():
+            return False
+        return min(walker.least_bytes for walker in self._all()) > _FAR * self.limit
+
+    def _long(
+        self,
+        pool: Pool[GraphWalker],
+        bounding: threading.Thread,
+        lean: Future[Simulation] | None,
+    ) -> list[GraphWalker]:
+        """A walker that steps down from the bound's schedule, once the bound is there."""
+        if lean is not None:
+            self.lean = pool.wait(lean)
+        self._join(pool, bounding)
+        lines = self._near_bound()
+        if not lines or self._done(pool):
+            return []
+        walker = self._make(STEPS_DOWN + len(self.walkers) * NUM_KINDS, lines[0])
+        walker.sum_excess()
+        self.walkers.append(walker)
+        return [walker]
+
+    def _near_bound(self) -> list[NDArray[Any]]:
+        """The schedules of the bound, those first that take about as long as it; none if one fits.
+
+        Schedules of weaker bounds repeat too little to be of use.
+        """
+        cuts = self.cuts
+        if cuts is None or cuts.best is not None or not self._none_fits():
+            return []
+        suggested = list(dict.fromkeys(cuts.suggested))
+        suggested.sort(key=lambda one: abs(simulate(self.graph, one).makespan_s - self.bound_s))
+        return [one.bind(self.graph) for one in suggested]
+
+    def _from_bound(self, pool: Pool[GraphWalker]) -> list[GraphWalker]:
+        """Where nothing fits: walkers on schedules of the bound, after a greedy repair of each.
+
+        Such schedules keep and repeat about the right tensors, and are over budget where repeated
+        runs need memory.
+        """
+        if self.graph.num_ops >= _REPAIRED_OPS:
+            return []
+        lines = self._near_bound()[:_FROM_BOUND]
+        found = pool.all_of(
+            [
+                partial(self._make, k * NUM_KINDS, line, greedy=True)  # thorough ones
+                for k, line in enumerate(lines)
+            ]
+        )
+        most = pool.per_job(_REPAIRED * len(found) * self.effort.left, max(1, len(found)))
+        for work in pool.all_of([partial(walker.greedy, most) for walker in found]):
+            self.effort.spend(work)
+        for walker in found:
+            walker.begin(0)  # in the middle of a round
+        self.walkers += found
+        return found
 
     def _starts(self, starts: Sequence[Schedule]) -> list[NDArray[Any]]:
         lines: list[NDArray[Any]] = [schedule.bind(self.graph) for schedule in starts]

@@ -28,10 +28,12 @@ Floats = NDArray[np.float64]
 
 # The non-zeros of the columns of free choices. Where the solver ends within its first node, the
 # next program is larger, and else smaller.
-_FREE_NONZEROS, _LARGER, _SMALLER, _LARGEST = 46_000.0, 1.05, 0.8, 54_000.0
-# The work of a program, by the square of its non-zeros in so many: of one that is solved, and of
-# one of which the first node does not end.
-_NONZEROS, _SOLVED, _LIMITED, _LEAST_WORK = 20_000, 0.08, 0.25, 0.012
+_FREE_NONZEROS, _LARGER, _SMALLER, _LARGEST = 46_000.0, 1.1, 0.8, 80_000.0
+# The work of a program: at least, and by the square and by the cube of its non-zeros in so many,
+# whichever is most; of one of which the first node does not end, of one that is solved on graphs
+# where one has not ended, and of others.
+_NONZEROS, _LEAST_WORK = 20_000, 0.012
+_LIMITED, _SOLVED, _EASY = (0.4, 0.25, 0.1), (0.05, 0.1, 0.045), (_LEAST_WORK, 0.0, 0.015)
 # The solver may stop that close to the best of a program: proofs take longer than finds.
 _GAP = 1e-3
 # The search ends where so many programs in a row have changed nothing.
@@ -72,7 +74,8 @@ class MergeSearch:
         made = self._choices[self.model.op[self._choices] >= 0]
         nonzeros = np.diff(self.model.matrix.indptr)[made]
         self._weight = np.bincount(self.model.op[made], nonzeros, graph.num_ops)
-        self._free_nonzeros, self._idle = _FREE_NONZEROS, 0
+        self._free_nonzeros, self._largest, self._idle = _FREE_NONZEROS, _LARGEST, 0
+        self._is_hard = False  # whether the first node of a program has not ended
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -85,7 +88,11 @@ class MergeSearch:
         """Solve programs until none may find more, the effort is spent, or `enough_s` is met."""
         while not (self.is_done or effort.is_over(self.best_s) or self.best_s <= enough_s):
             if effort.counted:  # a program takes no more than what is left
-                most = _NONZEROS * math.sqrt(effort.left / _LIMITED)
+                left = effort.left
+                most = (
+                    math.sqrt(left / _LIMITED[1]) if self._is_hard else math.cbrt(left / _SOLVED[2])
+                )
+                most *= _NONZEROS
                 self._free_nonzeros = min(self._free_nonzeros, most)
             effort.spend(self._solve(self._free(), effort.watchdog_s))
             report(self.best_s)
@@ -132,10 +139,19 @@ class MergeSearch:
             self._take(free, np.round(found.x))
         solved = found.status == 0
         self.is_done |= solved and free.size == self._choices.size
+        if not solved and free.size == self._choices.size:  # once more it would come out the same
+            self._free_nonzeros = whole = float(self._weight.sum())
+            self._largest = math.sqrt(_SMALLER) * whole
         larger = self._free_nonzeros * (_LARGER if solved else _SMALLER)
-        self._free_nonzeros = min(larger, _LARGEST)
-        work = _SOLVED if solved else _LIMITED
-        return float(max(_LEAST_WORK, work * (matrix.nnz / _NONZEROS) ** 2))
+        self._free_nonzeros = min(larger, self._largest)
+        return self._work(matrix.nnz, solved)
+
+    def _work(self, nonzeros: int, solved: bool) -> float:
+        """The work of a program of so many non-zeros, of which the first node ended if `solved`."""
+        self._is_hard |= not solved
+        least, square, cube = _LIMITED if not solved else _SOLVED if self._is_hard else _EASY
+        size = nonzeros / _NONZEROS
+        return float(max(least, square * size**2, cube * size**3))
 
     def _take(self, free: Ints, values: Floats) -> None:
         """Go on from there, if the simulator agrees."""

@@ -59,6 +59,9 @@ _LARGE = (
     Kind(0.005, 2.0, steps_down=True, warm=4.0),
 )
 _SMALL_OPS = 300
+NUM_KINDS, STEPS_DOWN = len(_SMALL), 1
+"""So far apart are the numbers of two walkers of the same kind, of which the first is thorough; and
+the number of one that steps down."""
 
 # Up to so many ops, bytes above the limit can count at every run.
 _SUMMED_OPS = 2500

@@ -39,6 +39,7 @@ def local_search(
     Several walkers start from the graph's order, from its greedy repair (at the peak, evict what is
     cheapest to recompute), on hundreds of ops and more from what is best for the forward to save,
     as `saved_bytes` chooses it, and, where the order is free, from orders that need less memory.
+    Where none of them fits, on fewer ops, others start from schedules that the bound suggests.
     After each round, the worse half of the walkers drops out. A move inserts, removes or shifts
     runs, singly or with a greedy repair of the peak after it; the profile of live memory is updated
     with every edit, so that a move costs microseconds. Two kinds of walkers share the effort: one

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from schedsim.algorithms.graphs import _graph_search as module
 from schedsim.algorithms.graphs._graph_search import GraphSearch
+from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
 
 from schedsim import Graph, Op, Schedule, simulate
 from schedsim.plans.effort import Effort
+from schedsim.workloads._synthetic_network import SyntheticNetwork
 from schedsim.workloads.synthetic_graphs import SYNTHETIC_GRAPHS, branches, layered
 
 
@@ -89,3 +92,46 @@ def test_a_start_that_is_faster_needs_no_other():
     assert search._saved([]) is not None
     assert search._saved([known]) is None
     assert search._saved([Schedule.store_all(graph)]) is not None  # faster, but does not fit
+
+
+def nested(size: int, seed: int) -> Graph:
+    """A training step of branches in branches, of two to four each, with lopsided tensors."""
+    rng = np.random.default_rng(seed)
+    net = SyntheticNetwork(rng)
+
+    def grown(at: int, left: int) -> int:
+        if left <= 1:
+            return net.op(at, size=rng.lognormal(), time=rng.gamma(2.0))
+        if rng.random() < 0.5:
+            first = int(rng.integers(1, left))
+            return grown(grown(at, first), left - first)
+        shares = rng.multinomial(left - 1, rng.dirichlet(np.ones(int(rng.integers(2, 5)))))
+        ends = [grown(at, int(share)) for share in shares]
+        return net.op(*ends, size=rng.lognormal(), time=0.1)
+
+    grown(net.op(), size)
+    return net.training("nested")
+
+
+def test_where_nothing_fits_walkers_start_from_schedules_of_the_bound():
+    """From the graph's own order none comes within this budget with several times the work."""
+    graph = nested(90, 5)
+    budget = int(1.1 * least_memory_bytes(graph)[0])
+    plan = local_search(graph, budget, effort=0.5)
+    assert plan.feasible
+    assert simulate(graph, plan.schedule).peak_bytes <= budget
+    assert local_search(graph, budget, effort=0.5, num_threads=1).schedule == plan.schedule
+
+
+def test_far_above_the_limit_one_walker_has_all_the_work():
+    """It steps down from a schedule of the bound: several with a part of it each end above."""
+    graph = layered(500, 1)
+    budget = int(0.4 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    effort = Effort(0.6)
+    search = GraphSearch(graph, budget, "fixed", effort, seed=0, num_threads=2, gap=0.0)
+    search.run(())
+    last = search.walkers[-1]
+    assert last.steps_down
+    assert last.rules.summed
+    assert last.least_bytes < min(walker.least_bytes for walker in search.walkers[:-1])
+    assert effort.left == pytest.approx(0.0, abs=0.1)
