@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ _ROOM_BYTES = 256
 
 They grow from step to step, and no step is to be planned anew for each.
 """
+_MOST_COLLECTED = 3  # times that cycles are looked for: other models may keep something always
 _all: weakref.WeakSet[ResidentBytes] = weakref.WeakSet()
 
 
@@ -67,7 +69,7 @@ class ResidentBytes:
         self._step, self._held = step, held
         self.earlier = EarlierResults()
         self.left: list[PartCall] = []
-        self.others_bytes = 0
+        self.others_bytes = self._num_collected = 0
         self._handed: dict[int, int] = {}  # inputs of the model's next forward
         _all.add(self)
 
@@ -126,12 +128,18 @@ class ResidentBytes:
         read
             Bytes of the inputs by their place: outputs of other models among them count there.
         """
+        if self._num_collected < _MOST_COLLECTED and self._others_keep():
+            self._num_collected += 1
+            gc.collect()  # models that are gone but for a cycle, as of an error that was caught
         others = [it for it in list(_all) if it is not self]
         made = {place for other in others for place in other._step.calls.made()}
         both = sum(size for place, size in read.items() if place in made)
+        return max(0, self._others_keep() - both)
+
+    def _others_keep(self) -> int:
+        others = [it for it in list(_all) if it is not self]
         kept = sum(call.kept_bytes for other in others for call in other._step.calls.opened)
-        kept += sum(other.left_bytes() for other in others)
-        return max(0, kept - both)
+        return kept + sum(other.left_bytes() for other in others)
 
     def leave(self, calls: Iterable[PartCall]) -> None:
         """These calls count as resident from now on."""

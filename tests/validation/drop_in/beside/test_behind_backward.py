@@ -80,6 +80,7 @@ def test_what_a_loop_keeps_behind_a_backward_is_resident_in_the_next():
     assert resident + reading.peak_bytes <= session_in(model).peak_bytes <= budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [False, True])
 def test_code_behind_a_backward_that_takes_more_than_the_budget_is_told(behind):
     """Another forward of the model as it is: in no part."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 
 import pytest
@@ -49,6 +50,24 @@ def test_what_another_model_keeps_is_counted_in_a_step_between_its_halves():
     [reading] = AllocatorMeter().read(step)
     resident = storage_bytes([x, *maker.parameters(), *critic.parameters()])
     assert 0.85 * budget < resident + reading.peak_bytes <= budget
+
+
+def test_what_another_model_has_left_in_a_cycle_does_not_count():
+    """As after an error that was caught: the step that it was raised in is gone."""
+    x = torch.randn(64, 16)
+    model, other = (nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(2))
+    for one in (model, other):
+        schedsim.rematerialize(one, x, "200%", in_place=True, effort=0.1, check="never")
+    gc.collect()
+    gc.disable()
+    try:
+        cycle = [other(x)]
+        cycle.append(cycle)
+        del cycle
+        model(x).sum().backward()
+    finally:
+        gc.enable()
+    assert session_in(model)._resident.others_bytes == 0
 
 
 @pytest.mark.slow

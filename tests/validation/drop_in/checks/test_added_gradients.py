@@ -58,9 +58,9 @@ def gradients(model, call, num_blocks):
     ("make", "num_blocks", "reason"),
     [
         (Tied, 0, "reads a parameter several times"),
-        (Once, 0, None),
+        pytest.param(Once, 0, None, marks=pytest.mark.slow),
         (Once, 1, "within one block of autocast"),
-        (Once, 2, None),
+        pytest.param(Once, 2, None, marks=pytest.mark.slow),
     ],
 )
 def test_gradients_that_two_forwards_add_are_the_plain_ones_or_a_line_says_so(

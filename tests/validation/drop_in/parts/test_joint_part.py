@@ -97,6 +97,7 @@ class Masked(nn.Module):
         return (scores + self.mask(kept)).softmax(-1)
 
 
+@pytest.mark.slow
 def test_an_argument_that_is_a_view_has_bytes_of_its_own_sizes():
     """Its base, whose sizes stand in no argument, has others that agree by accident."""
     torch._dynamo.reset()

@@ -100,6 +100,7 @@ def test_states_without_a_gradient_take_no_zeros(uncompiled, monkeypatch):
     assert peak_of(model, x, module) >= without + 4 * WIDTH * x.numel() - 64
 
 
+@pytest.mark.slow
 def test_a_gradient_may_come_in_a_later_step(uncompiled):
     """What the forward keeps serves both backwards."""
     uses = [alone, alone, with_penalty, alone, with_penalty, with_penalty, alone]

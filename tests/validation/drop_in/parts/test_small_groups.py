@@ -98,6 +98,7 @@ def test_groups_become_small_when_a_measured_step_is_planned(uncompiled):
     assert session().num_compared == 1
 
 
+@pytest.mark.slow
 def test_a_backward_of_large_groups_may_follow_when_groups_are_small(uncompiled):
     model, inputs, loss = branched()
     step, session = in_place(model, inputs, loss, "100%")

@@ -85,7 +85,7 @@ def named_for(make, in_loop):
 
 
 @pytest.mark.parametrize("in_loop", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("make", [by_backend, in_place])
+@pytest.mark.parametrize("make", [pytest.param(by_backend, marks=pytest.mark.slow), in_place])
 def test_the_budget_that_a_first_refusal_names_is_enough_for_all_graphs(make, in_loop):
     budget = named_for(make, in_loop)
     gc.collect()
@@ -216,6 +216,7 @@ def test_the_budget_that_is_named_has_room_for_the_states_of_layers_that_share_a
         optimizer.zero_grad()
 
 
+@pytest.mark.slow
 def test_a_try_that_is_still_held_is_named_by_the_refusal_of_the_next_one():
     """Its error holds the frames of the loop, and these the outputs, which are in memory."""
     gc.collect()  # what other tests have left would be named too
