@@ -128,18 +128,23 @@ class ResidentBytes:
         read
             Bytes of the inputs by their place: outputs of other models among them count there.
         """
-        if self._num_collected < _MOST_COLLECTED and self._others_keep():
+        kept = self._others_keep()
+        if kept and self._num_collected < _MOST_COLLECTED:
             self._num_collected += 1
             gc.collect()  # models that are gone but for a cycle, as of an error that was caught
-        others = [it for it in list(_all) if it is not self]
-        made = {place for other in others for place in other._step.calls.made()}
-        both = sum(size for place, size in read.items() if place in made)
-        return max(0, self._others_keep() - both)
+            kept = self._others_keep()
+        if not kept:
+            return 0
+        made = {place for other in self._others() for place in other._step.calls.made()}
+        return max(0, kept - sum(size for place, size in read.items() if place in made))
 
     def _others_keep(self) -> int:
-        others = [it for it in list(_all) if it is not self]
+        others = self._others()
         kept = sum(call.kept_bytes for other in others for call in other._step.calls.opened)
         return kept + sum(other.left_bytes() for other in others)
+
+    def _others(self) -> list[ResidentBytes]:
+        return [it for it in list(_all) if it is not self]
 
     def leave(self, calls: Iterable[PartCall]) -> None:
         """These calls count as resident from now on."""

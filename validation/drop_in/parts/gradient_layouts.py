@@ -112,10 +112,11 @@ class GradientLayouts:
         came = layout, self._backward_autocast
         if came == (traced, autocast):
             return own
-        # A made-up loss has strides of its own. What lacks is an output that no graph behind reads.
-        lacks = autocast == came[1] and all(map(_absent_or_equal, layout, traced))
-        if came not in self._parts and (lacks or not self._session.is_rehearsing):
-            self._add(came, traced)
+        if came not in self._parts:
+            # A made-up loss has strides of its own; what lacks there is read by no graph behind.
+            lacks = autocast == came[1] and all(map(_absent_or_equal, layout, traced))
+            if lacks or not self._session.is_rehearsing:
+                self._add(came, traced)
         found = self._taken_by(part, number, came, given)
         if found is not None:
             return found[0], found[0].code.halves(found[1])

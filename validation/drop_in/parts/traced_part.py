@@ -314,7 +314,8 @@ class TracedPart(PlannedPart):
             return self._begun(early, header, gradients, places)
         found = part.code.by_argument(gradients)
         if lacking:
-            for at in self._ungiven(lacking):
+            # A part that was traced for these has made them of what comes, and zeros of nothing.
+            for at in part._ungiven(lacking):
                 found[at] = None
         if part is not self:
             self._count(part)

@@ -221,3 +221,38 @@ def test_a_gradient_penalty_says_what_to_do(is_in_place):
     for mine, its in zip(model.parameters(), plain.parameters(), strict=True):
         assert (mine.grad is None) == (its.grad is None)
         assert mine.grad is None or torch.equal(mine.grad, its.grad)
+
+
+class Scaled(torch.autograd.Function):
+    """Two products, of which autograd makes zeros where a gradient does not come."""
+
+    @staticmethod
+    def forward(ctx, x, first, second):
+        ctx.save_for_backward(x, first, second)
+        return x * first, x * second
+
+    @staticmethod
+    def backward(ctx, one, two):
+        x, first, second = ctx.saved_tensors
+        return one * first + two * second, (one * x).sum(0), (two * x).sum(0)
+
+
+class Twofold(nn.Module):
+    """Its second output is all that its second parameter makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.ones(16)) for _ in range(2))
+
+    def forward(self, x):
+        return Scaled.apply(torch.tanh(x), self.first, self.second)
+
+
+def test_zeros_of_a_function_of_the_user_stay_zeros():
+    """The plain step gives the second parameter zeros, and not none: weight decay acts on it."""
+    model, x = Twofold(), torch.randn(8, 16)
+    schedsim.rematerialize(model, x, "200%", in_place=True, effort=0.1)
+    for _ in range(2):
+        model.zero_grad()
+        model(x)[0].square().mean().backward()
+        assert torch.equal(model.second.grad, torch.zeros(16))
