@@ -267,7 +267,12 @@ class _JointBuilder(ProgramBuilder):
             source = self._source(position)
             if dim >= 0:
                 source += f".size()[{dim}]"
-            self.found[name] = OpenSize(position, dim, source, *known_of(size))
+            known = known_of(size)
+            if ".size()[" not in source:
+                # Callers name sizes of tensors alone. Of another number torch found the bound
+                # itself: parts of a whole may each be all of it, but not all of them at once.
+                known = known._replace(told=None)
+            self.found[name] = OpenSize(position, dim, source, *known)
 
     def _note_span(self, storage: int, fake: torch.Tensor) -> None:
         """Note the bytes of an input's storage as a multiple of what the input spans of it."""

@@ -80,6 +80,34 @@ def test_the_length_of_a_table_is_no_length_to_plan_for(told):
     torch._dynamo.reset()
 
 
+class Dispatched(nn.Module):
+    """The rows of each expert together, as many as data say, then all of them back in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 8, 8))
+
+    def forward(self, x):
+        chosen = x[:, :3].argmax(-1)
+        rows = chosen.sort(stable=True).indices
+        parts = x[rows].split(torch.bincount(chosen, minlength=3).tolist())
+        done = torch.cat([(part @ self.weight[i]).tanh() for i, part in enumerate(parts)])
+        return torch.zeros_like(x).index_add(0, rows, done)
+
+
+def test_the_rows_of_experts_are_measured_together():
+    """Torch knows that each of the numbers may be all rows, but no step has all rows for each."""
+    torch._dynamo.reset()
+    options = {"budget": 10**9, "effort": 0.2}
+    step = torch.compile(Dispatched(), backend="schedsim", options=options)
+    for _ in range(3):
+        step(torch.randn(32, 8)).square().sum().backward()
+    sizes = session_of(options).parts[-1].sizes
+    assert [(at.dim, at.told, at.most) for at in sizes.open_sizes] == [(-1, None, 32)] * 3
+    assert all(sum(binding) == 32 for binding in sizes.measured)
+    torch._dynamo.reset()
+
+
 class Masked(nn.Module):
     """Code that Dynamo does not trace makes a mask that is a view, as of `attention_mask`."""
 
