@@ -70,6 +70,7 @@ def test_a_skip_makes_it_no_chain():
         assert chain_form(replace(graph, ops=tuple(ops))) is None
 
 
+@pytest.mark.slow
 def test_sixty_equal_stages_at_the_least():
     """No single edit leads from store-all to so many repeats; `auto` has the programme's."""
     chain = Chain.from_arrays("sixty", 1, forward_s=[1] * 60, backward_s=[1] * 60,

@@ -41,6 +41,7 @@ def test_parameters_beside_transformers():
     assert sum(p.numel() for p in model.parameters()) == PUBLISHED["whisper-tiny"]
 
 
+@pytest.mark.slow
 def test_the_encoder_is_read_to_the_end():
     """Its last norm's output is read by every decoder layer, forward and backward."""
     graph = build_workload(WorkloadOptions(preset="whisper-tiny")).workload

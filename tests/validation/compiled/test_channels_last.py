@@ -153,6 +153,7 @@ def test_gradients_keep_the_layout_of_their_parameters(uncompiled):
                 assert parameter.grad.stride() == parameter.stride()
 
 
+@pytest.mark.slow
 def test_other_norms_and_outputs_keep_their_layout(uncompiled):
     """Group norm views channels by groups, which channels-last cannot show."""
     model, inputs, loss = around(plain, batch_norm=False)

@@ -125,6 +125,7 @@ class Scaled(torch.nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_a_number_of_the_model_that_torch_makes_a_tensor():
     """With dynamic sizes it is one, and views of what it scales were taken for new tensors."""
     plain = Scaled()

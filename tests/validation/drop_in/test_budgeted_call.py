@@ -230,7 +230,8 @@ def measured(model, batch, run):
     return reading.peak_bytes + storage_bytes([*model.parameters(), *batch]), reading.result
 
 
-@pytest.mark.parametrize("trains", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("trains", [True, False])
 def test_the_mode_of_a_model_stays_and_steps_in_either_are_within_the_budget(batch, trains):
     """Pretrained models come in evaluation mode, and adversarial examples are made in it."""
     torch.manual_seed(0)

@@ -50,7 +50,7 @@ def steps(door, checked, num_steps=6, bad=3):
 
 
 DOORS = ["whole", "by blocks", "in place", "backend"]
-FAST = [("in place", "factorize"), ("backend", "assert_in_python"), ("backend", "ask_custom")]
+FAST = [("in place", "factorize")]
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def test_a_backward_that_raises_is_told_of_as_it_leaves_other_gradients(door):
     assert same(others, parameters)
 
 
+@pytest.mark.slow
 def test_an_error_that_the_plain_forward_does_not_raise_stays(monkeypatch):
     """And nothing is called twice that raises no more."""
     torch._dynamo.reset()
@@ -136,6 +137,7 @@ def test_an_error_that_the_plain_forward_does_not_raise_stays(monkeypatch):
         model(x, rows)
 
 
+@pytest.mark.slow
 def test_without_memory_nothing_runs_again_and_a_line_says_what_is_left(monkeypatch):
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -113,6 +113,7 @@ def test_wrong_use_is_refused(batch):
         schedsim.rematerialize(model, batch[0], "80%", in_place=True)
 
 
+@pytest.mark.slow
 def test_what_the_loop_holds_during_backward_is_counted(batch):
     """A loss, and what is logged of the outputs."""
 

@@ -105,6 +105,7 @@ def keep_forever(box):
     box.append(box)
 
 
+@pytest.mark.slow
 def test_a_forward_that_lives_on_in_a_cycle_ends():
     """That of the first look, and one without a backward: the steps are planned all the same."""
     torch.manual_seed(0)
@@ -146,7 +147,10 @@ def first_in_first_out(model, batches):
         losses[i] = None
 
 
-@pytest.mark.parametrize(("step", "budget"), [(first_in_first_out, 700_000), (in_turns, 450_000)])
+@pytest.mark.parametrize(
+    ("step", "budget"),
+    [pytest.param(first_in_first_out, 700_000, marks=pytest.mark.slow), (in_turns, 450_000)],
+)
 def test_backwards_in_the_order_of_forwards_are_within_the_budget(step, budget):
     """At the first backward all that later micro-batches keep is there; the bits are the plain."""
     torch.manual_seed(0)
@@ -216,7 +220,10 @@ def _trained(model, x):
     return loss.detach()
 
 
-@pytest.mark.parametrize(("step", "share"), [(forward_first, 0.8), (held_forward, 0.6)])
+@pytest.mark.parametrize(
+    ("step", "share"),
+    [pytest.param(forward_first, 0.8, marks=pytest.mark.slow), (held_forward, 0.6)],
+)
 def test_forwards_without_a_backward_do_not_keep_a_step_from_its_plan(step, share):
     """The step is measured all the same, and what such a forward keeps is there until its end."""
     torch.manual_seed(0)

@@ -36,7 +36,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", slow_where(SMALL, lambda name: name == "resnet50"))
+@pytest.mark.parametrize("name", slow_where(SMALL, lambda name: name != "gpt2"))
 def test_a_step_on_fakes_takes_what_the_real_one_takes(name):
     """To the byte, of three models; random states and kernels' own workspace are in neither."""
     model, inputs, loss = build_model(name, **SMALL[name])

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.steps import MeasuredSteps  # noqa: E402
 from schedsim.validation.targets import capture_target, load_target  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -64,8 +65,13 @@ def planned(capsys, text, share, *more):
     return printed(capsys, *call, "-o", "plan.json")
 
 
-@pytest.mark.parametrize("share", [0.55, 0.7])
-@pytest.mark.parametrize("which", ["line", "gpt"])
+@pytest.mark.parametrize(
+    ("which", "share"),
+    slow_where(
+        [("line", 0.55), ("line", 0.7), ("gpt", 0.55), ("gpt", 0.7)],
+        lambda case: case != ("gpt", 0.55),
+    ),
+)
 def test_a_plan_with_a_link_trains_and_its_memory_is_as_predicted(line, which, share, capsys):
     text = line if which == "line" else GPT
     plan = planned(capsys, text, share)

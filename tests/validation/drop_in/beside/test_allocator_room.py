@@ -111,6 +111,7 @@ def test_a_room_that_leaves_much_unused_becomes_smaller(monkeypatch):
     assert loop.emptied <= 12
 
 
+@pytest.mark.slow
 def test_a_share_is_one_of_what_is_requested(monkeypatch):
     loop = Loop(monkeypatch, lambda requested: 2 * requested, share="80%")
     assert loop.run() == []

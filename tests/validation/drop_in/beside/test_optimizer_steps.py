@@ -103,6 +103,7 @@ def test_states_that_the_first_step_makes_count_once():
     assert 4 * size < peak.peak_bytes < 4.5 * size
 
 
+@pytest.mark.slow
 def test_a_remedy_is_none_that_is_there_already():
     """On a CPU torch takes one parameter at a time by default; the largest is copied then."""
     model, x = model_and_input()
@@ -117,8 +118,11 @@ def test_a_remedy_is_none_that_is_there_already():
     "make",
     [
         lambda p: torch.optim.AdamW(p, foreach=True),
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
-        torch.optim.Adafactor,
+        pytest.param(
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(torch.optim.Adafactor, marks=pytest.mark.slow),
     ],
 )
 def test_the_peak_of_a_step_is_the_measured_one(make):
@@ -137,6 +141,7 @@ def test_the_peak_of_a_step_is_the_measured_one(make):
     assert peak.peak_bytes == pytest.approx(resident + reading.peak_bytes, abs=2048)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_does_not_step_in_each_step_is_measured():
     model, x = model_and_input()
     within(10**9, model, x)
@@ -219,6 +224,7 @@ def test_states_for_which_there_is_no_room_are_named_in_the_refusal():
     assert 'optimizer="adamw"' in refused.value.hint
 
 
+@pytest.mark.slow
 def test_no_line_of_the_profiler_is_printed(capfd):
     model, x = model_and_input()
     within(10**9, model, x)

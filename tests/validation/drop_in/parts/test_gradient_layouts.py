@@ -108,6 +108,7 @@ def test_under_autocast():
     assert len(session_in(model).parts) == 2
 
 
+@pytest.mark.slow
 def test_by_the_backend_of_torch_compile():
     """Without a session of its own model."""
     torch.manual_seed(0)

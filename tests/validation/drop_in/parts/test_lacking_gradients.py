@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.parts.traced_part import TracedPart  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -109,6 +110,7 @@ def test_a_gradient_may_come_in_a_later_step(uncompiled):
     assert_same(trained(model, x, module, uses), expected(uses))
 
 
+@pytest.mark.slow
 def test_in_place_within_small_budgets(uncompiled):
     """The measured peak is within the budget, in whichever groups the step runs."""
 
@@ -142,8 +144,12 @@ class Pooled(nn.Module):
         return self.head(state)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("is_in_place", [False, True])
+@pytest.mark.parametrize(
+    ("is_in_place", "compiled"),
+    slow_where(
+        [(False, False), (False, True), (True, False), (True, True)], lambda case: sum(case) == 1
+    ),
+)
 def test_what_only_a_lacking_gradient_reaches_gets_none(is_in_place, compiled, uncompiled):
     """Zeros there would have weight decay shrink weights that the plain step leaves alone."""
     torch.manual_seed(0)

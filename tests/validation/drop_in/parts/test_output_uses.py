@@ -124,6 +124,7 @@ def test_a_budget_that_only_a_loop_without_logits_fits_is_not_refused():
     assert measured <= session_in(model).peak_bytes <= budget
 
 
+@pytest.mark.slow
 def test_a_loop_that_holds_outputs_from_some_step_on_is_planned_for():
     model, words = made()
     schedsim.rematerialize(model, (words, words), "200%", in_place=True, effort=0.2)
@@ -135,6 +136,7 @@ def test_a_loop_that_holds_outputs_from_some_step_on_is_planned_for():
     assert before < measured <= session_in(model).peak_bytes
 
 
+@pytest.mark.slow
 def test_outputs_that_a_list_keeps_are_counted_as_long_as_they_are_there():
     model, words = made()
     schedsim.rematerialize(model, (words, words), "300%", in_place=True, effort=0.2)
@@ -238,7 +240,7 @@ class TwoOutputs(Language):
         return self.head(torch.tanh(self.layers[0](h))), h * 2
 
 
-@pytest.mark.parametrize("turns", [2, 3])
+@pytest.mark.parametrize("turns", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_steps_in_turns_with_other_code_between_halves_are_all_measured(turns):
     def loop(model, words, steps):
         for i in range(steps):
@@ -312,6 +314,7 @@ def test_a_share_is_one_of_what_the_code_outside_takes_where_that_is_more():
     assert 64 * 200 * 16 * 4 < session.peak_bytes <= session.budget_bytes
 
 
+@pytest.mark.slow
 def test_a_backward_that_reads_a_dropped_output_frees_it_after_the_last_read():
     def loop(model, words, steps):
         for _ in range(steps):

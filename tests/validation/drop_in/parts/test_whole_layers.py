@@ -66,7 +66,12 @@ every_model = pytest.mark.parametrize("made", MODELS, indirect=True, ids=["lstm"
 the_lstm = pytest.mark.parametrize("made", MODELS[:1], indirect=True, ids=["lstm"])
 
 
-@every_model
+@pytest.mark.parametrize(
+    "made",
+    [pytest.param(case, marks=[pytest.mark.slow] * (case[0] is Tagger)) for case in MODELS],
+    indirect=True,
+    ids=["lstm", "gru", "cells"],
+)
 def test_the_layer_is_planned_and_equal_to_the_bit(made):
     """In training and, by other kernels of torch, without gradients."""
     plain, model, compiled, session = made

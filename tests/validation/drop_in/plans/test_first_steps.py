@@ -112,6 +112,7 @@ def test_a_guess_refuses_no_budget():
     assert session_in(model).peak_bytes <= budget
 
 
+@pytest.mark.slow
 def test_a_budget_that_the_compared_step_does_not_fit_is_named():
     """Not as a step that differs from the plain one: the caller can ask for more."""
     x = batch(128)

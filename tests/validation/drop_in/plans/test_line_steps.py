@@ -67,6 +67,7 @@ class ManyLayers(nn.Module):
         return self.rest(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", ["90%", "70%"])
 def test_what_one_part_leaves_another_uses(share):
     """A part has the very bytes that are left, not the next smaller of a few shares."""
@@ -121,7 +122,7 @@ def test_kinds_of_steps_in_turns_are_all_planned_within_a_share_of_the_largest()
     assert 0.8 * taken < session.budget_bytes < taken / 0.7
 
 
-@pytest.mark.parametrize("share", [0.8, 0.7])
+@pytest.mark.parametrize("share", [pytest.param(0.8, marks=pytest.mark.slow), 0.7])
 def test_micro_batches_one_ahead_run_what_was_planned(share):
     """Calls of one part in turns share a schedule: none of them alone is given what is left."""
     torch.manual_seed(0)

@@ -54,6 +54,7 @@ def test_no_record_begins_in_the_forward_in_which_one_ended(monkeypatch):
     assert not any("stop" in forward and "start" in forward for forward in forwards)
 
 
+@pytest.mark.slow
 def test_no_record_begins_in_a_forward_in_which_planning_ended_one(monkeypatch):
     """As where a step calls its model at several lengths: a longer line is planned within it."""
     told = []
@@ -86,6 +87,7 @@ def test_no_record_begins_in_a_forward_in_which_planning_ended_one(monkeypatch):
     assert not any(re.search("end.* start$", forward.strip()) for forward in inside)
 
 
+@pytest.mark.slow
 def test_no_record_begins_where_it_may_not(monkeypatch):
     """As in the closure of an optimizer."""
     torch.manual_seed(0)
