@@ -63,7 +63,7 @@ def describe_checks(parts: Sequence[TracedPart], note: str, num_steps: int = 0) 
     for part in parts:
         if not part.sizes.names or not part.trust.compared_at:
             continue
-        sizes = "".join(map(part.sizes.in_words, part.trust.compared_at[:_MOST_SIZES]))
+        sizes = part.sizes.in_words(*part.trust.compared_at[:_MOST_SIZES])
         others = part.trust.num_sizes_uncompared
         lines.append(
             f"                 {part.name}: schedules were compared{sizes}"

@@ -18,7 +18,7 @@ def part(name, seconds, compared=0, small=False, names=()):
         graph=SimpleNamespace(ops=[SimpleNamespace(time_s=1.0)] * 2),
         cost=lambda number, binding: SimpleNamespace(kept_bytes=1000 * number, time_s=seconds),
         sizes=SimpleNamespace(
-            names=names, in_words=lambda binding: f" at {binding}" if binding else ""
+            names=names, in_words=lambda *all: f" at {', '.join(map(str, all))}" if all[0] else ""
         ),
         trust=SimpleNamespace(
             num_compared=compared, compared_at=[(k,) for k in range(8)], num_sizes_uncompared=2
@@ -55,5 +55,5 @@ def test_what_was_compared_is_told():
 def test_the_sizes_at_which_schedules_were_compared_are_told():
     told = describe_checks([part("step", 2.0, 1, names=("s0",)), part("other", 2.0)], "equal")
     _, line = told.splitlines()
-    assert "step: schedules were compared at (0,) at (1,) at (2,) at (3,) and others" in line
+    assert "step: schedules were compared at (0,), (1,), (2,), (3,) and others" in line
     assert line.endswith("the same code ran at 2 sizes at which it was not")

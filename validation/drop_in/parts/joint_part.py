@@ -268,11 +268,10 @@ class _JointBuilder(ProgramBuilder):
             if dim >= 0:
                 source += f".size()[{dim}]"
             known = known_of(size)
-            if ".size()[" not in source:
-                # Callers name sizes of tensors alone. Of another number torch found the bound
-                # itself: parts of a whole may each be all of it, but not all of them at once.
-                known = known._replace(told=None)
-            self.found[name] = OpenSize(position, dim, source, *known)
+            # Callers name sizes of tensors alone. Of another number torch found the bound itself:
+            # parts of a whole may each be all of it, but not all of them at once.
+            told = known.told if ".size()[" in source else None
+            self.found[name] = OpenSize(position, dim, source, known.traced, told, known.most)
 
     def _note_span(self, storage: int, fake: torch.Tensor) -> None:
         """Note the bytes of an input's storage as a multiple of what the input spans of it."""

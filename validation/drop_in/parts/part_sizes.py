@@ -112,11 +112,14 @@ class PartSizes:
         sizes = zip(binding, self.open_sizes, strict=True)
         return tuple(min(math.ceil(share * size), at.most or 2**62) for size, at in sizes)
 
-    def in_words(self, binding: Binding) -> str:
-        """The sources of the open sizes with their numbers; empty where there are none."""
-        pairs = zip(self.open_sizes, binding, strict=False)
-        words = [f"{at.source} = {number}" for at, number in pairs]
-        return f", at {', '.join(words)}" if words else ""
+    def in_words(self, *bindings: Binding) -> str:
+        """The sources of the open sizes, once, with the numbers of each binding; empty for none."""
+        if not self.open_sizes or not all(bindings):
+            return ""
+        if len(self.open_sizes) == 1:
+            return f", at {self.open_sizes[0].source} = {', '.join(str(n) for (n,) in bindings)}"
+        sources = _shared_source([at.source for at in self.open_sizes])
+        return f", at {sources} = {', '.join(map(str, bindings))}"
 
     def at(self, binding: Binding) -> tuple[Bytes, Bytes]:
         """Bytes of tensors and of workspaces, in the order of the arrays of the graph."""
@@ -161,3 +164,20 @@ def _touched(graph: Graph, tensor_bytes: Bytes) -> Bytes:
 def longest(bindings: Sequence[Binding]) -> Binding:
     """The largest number at each place of some bindings of one part."""
     return tuple(max(numbers) for numbers in zip(*bindings, strict=True))
+
+
+def _shared_source(sources: Sequence[str]) -> str:
+    """Sources in one expression: those that differ in their last index alone, as one range.
+
+    Examples
+    --------
+    >>> _shared_source(["L['n'][0]", "L['n'][1]", "L['n'][2]"])
+    "L['n'][0..2]"
+    >>> _shared_source(["L['x'].size()[1]", "L['y'].size()[0]"])
+    "(L['x'].size()[1], L['y'].size()[0])"
+    """
+    first, at = sources[0].rpartition("[")[::2]
+    rows = [f"{first}[{k}]" for k in range(len(sources))]
+    if at == "0]" and list(sources) == rows:
+        return f"{first}[0..{len(sources) - 1}]"
+    return f"({', '.join(sources)})"

@@ -64,3 +64,18 @@ def test_limits():
     assert part.limit((100,), {1: 32}) == (100,)
     assert part.limit((10,), {0: 32}) == (64,)
     assert part.in_words((10,)) == ", at L['x'].size()[1] = 10"
+    assert part.in_words((10,), (12,)) == ", at L['x'].size()[1] = 10, 12"
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"),
+    [
+        (["L['n'][0]", "L['n'][1]"], ", at L['n'][0..1] = (3, 4), (5, 2)"),
+        (["L['n'][1]", "L['n'][0]"], ", at (L['n'][1], L['n'][0]) = (3, 4), (5, 2)"),
+        (["a.size()[0]", "b.size()[0]"], ", at (a.size()[0], b.size()[0]) = (3, 4), (5, 2)"),
+    ],
+)
+def test_several_sizes_in_words(sources, words):
+    opened = {f"s{k}": OpenSize(k, -1, at, 4, None, 8) for k, at in enumerate(sources)}
+    part = PartSizes(Program([], [], [], inputs={}), opened)
+    assert part.in_words((3, 4), (5, 2)) == words
