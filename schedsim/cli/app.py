@@ -20,6 +20,7 @@ from ..errors import (
     SchedsimError,
     did_you_mean,
 )
+from .errors_of_models import place_in_model
 from .help import GroupedCommand
 
 COMMANDS = (
@@ -162,6 +163,10 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get("SCHEDSIM_DEBUG"):
             raise
         what = _one_line(f"{type(error).__name__}: {error}")
+        place = place_in_model(error)
+        if place is not None:
+            where = f" at {place}" if place else ""
+            return _fail(f"the model or its loss fails{where}: {what}", _SEE_MODEL, USAGE)
         return _fail(
             f"internal: {what}", "this is a bug; SCHEDSIM_DEBUG=1 shows the traceback", BUG
         )
@@ -169,6 +174,7 @@ def run(arguments: Sequence[str]) -> int:
 
 _BREAKS = str.maketrans({"\n": "\\n", "\r": "\\r"})
 _FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SEE_MODEL = "one step of it must run by itself; SCHEDSIM_DEBUG=1 shows the traceback"
 _FULL = "free some space, or write to another place"
 
 

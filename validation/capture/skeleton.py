@@ -159,7 +159,8 @@ def run_step(
 def count_extra_inputs(model: nn.Module, loss: Loss | None, num_inputs: int) -> int:
     """How many of the last inputs are the loss's: its required parameters after the output.
 
-    A loss of ``(output, *extra)`` takes what the model's ``forward`` has no parameter for.
+    A loss of ``(output, *extra)``, or a builtin, which does not say what it takes, takes what the
+    model's ``forward`` has no parameter for.
 
     Examples
     --------
@@ -167,6 +168,10 @@ def count_extra_inputs(model: nn.Module, loss: Loss | None, num_inputs: int) -> 
     1
     >>> count_extra_inputs(nn.Linear(2, 2), lambda output: output.sum(), 1)
     0
+    >>> count_extra_inputs(nn.Linear(2, 2), torch.sum, 1)
+    0
+    >>> count_extra_inputs(nn.Linear(2, 2), torch.dist, 2)
+    1
     """
     if loss is None:
         return 0
@@ -185,8 +190,8 @@ def _positional(function: Callable[..., Any]) -> tuple[int, bool]:
     """Number of required positional parameters, and whether there may be any number more."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a builtin that does not say
-        return 2, False
+    except (TypeError, ValueError):  # a builtin that does not say: what the model leaves
+        return 1, True
     required = sum(
         p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
         for p in parameters
