@@ -98,6 +98,8 @@ class GraphWalker:
         The schedule of the least peak, for as long as none fits.
     warmer
         So many times that, where what is above the limit is summed.
+    greedy_until
+        The share of the round at which the greedy repair ends; ``None`` before it has begun.
     steps_down, aim_bytes
         Whether the walker comes down to the limit step by step, and the step that it is at.
     on_the_way
@@ -116,6 +118,7 @@ class GraphWalker:
     heat_s: float = 0.0
     evictions_left: int = 0
     idle: int = 0
+    greedy_until: float | None = None
     steps_down: bool = False
     aim_bytes: int = 2**62
     warmer: float = 1.0
@@ -189,7 +192,9 @@ class GraphWalker:
 
     def anneal(self, share: float, work: float, most_moves: int) -> tuple[float, int]:
         if self.evictions_left > 0:
-            if share < _GREEDY_SHARE:
+            if self.greedy_until is None:
+                self.greedy_until = share + _GREEDY_SHARE * (1.0 - share)
+            if share < self.greedy_until:
                 return self.greedy(work), 0
             self.end_greedy()
         counts = self.profile.counts
@@ -245,6 +250,7 @@ class GraphWalker:
         self.aim_bytes = 2**62
         if greedy and self.profile.ends.shape[0] < _SMALL_OPS:
             self.evictions_left, self.idle = self.profile.ends.shape[0], 0
+            self.greedy_until = None
         self.note_best()
 
     def note_best(self) -> None:
