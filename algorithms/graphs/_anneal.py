@@ -49,8 +49,8 @@ from ._profile_record import (
 # Where bytes above the limit are summed, that share of evictions looks elsewhere than at the peak.
 _AWAY = 0.7
 
-# The share of moves that exchange a recomputation for others, and the most evictions of one.
-_EXCHANGES, _MOST_EVICTED = 0.15, 4
+# The most evictions of an exchange.
+_MOST_EVICTED = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +71,15 @@ class Rules(Record):
     summed : bool
         Whether bytes above the limit count at every run, for as long as nothing fits, and not at
         the peak alone.
+    exchanges : float
+        Share of moves that exchange a recomputation for others, once something fits; at most 0.35.
     """
 
     limit: int
     thorough: float
     price: Reals
     summed: bool = False
+    exchanges: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +349,7 @@ def anneal(
         elif kind < 0.4:
             slot = crowded_slot(profile)
             moved = evict_sampled(packed, profile, slot, limit, allowed_s)
-        elif kind < 0.4 + _EXCHANGES and best[1] != 0.0:
+        elif kind < 0.4 + rules.exchanges and best[1] != 0.0:
             moved = exchange(packed, profile, limit, allowed_s)
         elif kind < 0.75:
             run = random_extra(profile)

@@ -59,6 +59,11 @@ _LARGE = (
     Kind(0.005, 2.0, steps_down=True, warm=4.0),
 )
 _SMALL_OPS = 300
+
+# On fewer than so many ops that share of the moves are exchanges. On more, most of these fail, and
+# the work is better spent on others.
+_EXCHANGED_OPS, _EXCHANGES = 500, 0.15
+
 NUM_KINDS, STEPS_DOWN = len(_SMALL), 1
 """So far apart are the numbers of two walkers of the same kind, of which the first is thorough; and
 the number of one that steps down."""
@@ -146,10 +151,11 @@ class GraphWalker:
         price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s, 0.0])
         sizes = graph.arrays.tensor_bytes
         best_runs = np.zeros(profile.run.shape[0], np.int64)
+        exchanges = _EXCHANGES if graph.num_ops < _EXCHANGED_OPS else 0.0
         walker = cls(
             packed,
             profile,
-            Rules(limit, kind.thorough, price),
+            Rules(limit, kind.thorough, price, exchanges=exchanges),
             Found(best_runs, np.array([np.inf, 0.0])),
             Found(best_runs, np.array([np.inf, 0.0])),
             hot_s=kind.hot * mean_s or 1e-12,

@@ -110,3 +110,14 @@ def test_what_is_taken_up_in_the_middle_of_a_round_is_repaired():
             break
     assert walker.best_s < np.inf
     assert moves == 0
+
+
+def test_exchanges_are_for_graphs_of_hundreds_of_ops():
+    """On more ops nearly all of them fail."""
+    shares = []
+    for num_ops in (30, 600):
+        graph = layered(num_ops)
+        packed, line = pack_graph(graph.arrays), np.arange(graph.num_ops)
+        walker = GraphWalker.of(graph, packed, line, number=1, seed=0, rules=(10, False))
+        shares.append(walker.rules.exchanges)
+    assert shares[0] > 0 == shares[1]
