@@ -30,6 +30,7 @@ from ._profile_record import (
     EXTRA_AT,
     FIRST,
     INT,
+    LARGEST,
     LAST,
     NUM_EDITS,
     NUM_EXTRA,
@@ -47,6 +48,9 @@ from ._profile_record import (
 
 # Where bytes above the limit are summed, that share of evictions looks elsewhere than at the peak.
 _AWAY = 0.7
+
+# The most evictions of an exchange.
+_MOST_EVICTED = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +71,15 @@ class Rules(Record):
     summed : bool
         Whether bytes above the limit count at every run, for as long as nothing fits, and not at
         the peak alone.
+    exchanges : float
+        Share of moves that exchange a recomputation for others, once something fits; at most 0.35.
     """
 
     limit: int
     thorough: float
     price: Reals
     summed: bool = False
+    exchanges: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +231,26 @@ def evict_sampled(
     return False
 
 
+@kernel(PACKED_GRAPH, PROFILE, INT, REAL)
+def exchange(packed: PackedGraph, profile: Profile, limit: int, at_most_s: float) -> bool:
+    """Remove a random recomputation, and evict others at the peak until it is within `limit` again.
+
+    One after the other, the two lead over a schedule that is slower or over the limit, and near the
+    end of an annealing few of these are accepted.
+    """
+    run = random_extra(profile)
+    if run < 0 or not drop_extra(packed, profile, run):
+        return False
+    for _ in range(_MOST_EVICTED):
+        if profile.tree[1, LARGEST] <= limit:
+            return True
+        if profile.total_s[0] > at_most_s:
+            return False
+        if not evict_sampled(packed, profile, peak_slot(profile), limit, at_most_s):
+            return False
+    return bool(profile.tree[1, LARGEST] <= limit)
+
+
 @kernel(PROFILE)
 def crowded_slot(profile: Profile) -> int:
     """The peak; where bytes above the limit are summed, more often any slot above it."""
@@ -322,6 +349,8 @@ def anneal(
         elif kind < 0.4:
             slot = crowded_slot(profile)
             moved = evict_sampled(packed, profile, slot, limit, allowed_s)
+        elif kind < 0.4 + rules.exchanges and best[1] != 0.0:
+            moved = exchange(packed, profile, limit, allowed_s)
         elif kind < 0.75:
             run = random_extra(profile)
             moved = (

@@ -135,6 +135,9 @@ class GraphSearch:
                 self._search(pool, starts)
             except KeyboardInterrupt:
                 self.effort.cancel()
+            except BaseException:
+                pool.halted.set()  # or the bound's thread would go on, with nobody to wait for it
+                raise
             finally:
                 if self.cuts is not None and pool.halted.is_set():
                     self.cuts.halt()

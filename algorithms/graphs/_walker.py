@@ -59,6 +59,11 @@ _LARGE = (
     Kind(0.005, 2.0, steps_down=True, warm=4.0),
 )
 _SMALL_OPS = 300
+
+# On fewer than so many ops that share of the moves are exchanges. On more, most of these fail, and
+# the work is better spent on others.
+_EXCHANGED_OPS, _EXCHANGES = 500, 0.15
+
 NUM_KINDS, STEPS_DOWN = len(_SMALL), 1
 """So far apart are the numbers of two walkers of the same kind, of which the first is thorough; and
 the number of one that steps down."""
@@ -98,6 +103,8 @@ class GraphWalker:
         The schedule of the least peak, for as long as none fits.
     warmer
         So many times that, where what is above the limit is summed.
+    greedy_until
+        The share of the round at which the greedy repair ends; ``None`` before it has begun.
     steps_down, aim_bytes
         Whether the walker comes down to the limit step by step, and the step that it is at.
     on_the_way
@@ -116,6 +123,7 @@ class GraphWalker:
     heat_s: float = 0.0
     evictions_left: int = 0
     idle: int = 0
+    greedy_until: float | None = None
     steps_down: bool = False
     aim_bytes: int = 2**62
     warmer: float = 1.0
@@ -143,10 +151,11 @@ class GraphWalker:
         price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s, 0.0])
         sizes = graph.arrays.tensor_bytes
         best_runs = np.zeros(profile.run.shape[0], np.int64)
+        exchanges = _EXCHANGES if graph.num_ops < _EXCHANGED_OPS else 0.0
         walker = cls(
             packed,
             profile,
-            Rules(limit, kind.thorough, price),
+            Rules(limit, kind.thorough, price, exchanges=exchanges),
             Found(best_runs, np.array([np.inf, 0.0])),
             Found(best_runs, np.array([np.inf, 0.0])),
             hot_s=kind.hot * mean_s or 1e-12,
@@ -189,7 +198,9 @@ class GraphWalker:
 
     def anneal(self, share: float, work: float, most_moves: int) -> tuple[float, int]:
         if self.evictions_left > 0:
-            if share < _GREEDY_SHARE:
+            if self.greedy_until is None:
+                self.greedy_until = share + _GREEDY_SHARE * (1.0 - share)
+            if share < self.greedy_until:
                 return self.greedy(work), 0
             self.end_greedy()
         counts = self.profile.counts
@@ -245,6 +256,7 @@ class GraphWalker:
         self.aim_bytes = 2**62
         if greedy and self.profile.ends.shape[0] < _SMALL_OPS:
             self.evictions_left, self.idle = self.profile.ends.shape[0], 0
+            self.greedy_until = None
         self.note_best()
 
     def note_best(self) -> None:

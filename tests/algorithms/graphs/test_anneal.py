@@ -28,7 +28,7 @@ from schedsim.algorithms.graphs._profile_record import (
 from tiers import examples
 from training_graphs import random_training_graph, unit_training_chain
 
-from schedsim import Graph, Schedule, simulate
+from schedsim import Graph, Op, Schedule, simulate
 from schedsim.kernels.compiled import in_python
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")  # the generator wraps round
@@ -197,6 +197,7 @@ def test_every_kind_of_move_leaves_a_legal_schedule(seed, num, free):
         "shift_any": (),
         "advance_reader": (slot,),
         "evict_sampled": (slot, 0, math.inf),
+        "exchange": (0, math.inf),
     }
     for name, arguments in kinds.items():
         if name in ("shift_any", "advance_reader") and not free:
@@ -214,6 +215,55 @@ def test_every_kind_of_move_leaves_a_legal_schedule(seed, num, free):
             in_python(undo_edits)(packed, profile, 0)
             profile.total_s[0] = total_s
             assert check(graph, packed, profile) == before
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(seed=st.integers(0, 10**9), num=st.integers(3, 6))
+def test_an_exchange_is_within_the_limit_and_the_time(seed, num):
+    """Where it says that it was done; and undone, the profile is as before."""
+    graph, packed, profile = started(seed, num, repeats=0.8)
+    limit = int(profile.tree[1, LARGEST])
+    for _ in range(10):
+        before = (int(profile.tree[1, LARGEST]), float(profile.total_s[0]))
+        profile.counts[NUM_EDITS] = 0
+        allowed_s = before[1] + 0.5
+        if in_python(annealing.exchange)(packed, profile, limit, allowed_s):
+            assert profile.tree[1, LARGEST] <= limit
+            assert profile.total_s[0] <= allowed_s * (1 + 1e-9)
+            check(graph, packed, profile)
+        else:
+            in_python(undo_edits)(packed, profile, 0)
+            assert int(profile.tree[1, LARGEST]) == before[0]
+            assert profile.total_s[0] == pytest.approx(before[1])
+
+
+def test_an_exchange_needs_no_step_that_is_worse():
+    """Two tensors of which one fits, kept the dear one's recomputation: no single edit helps."""
+    ops = (
+        Op("dear", time_s=5, writes={"x": 4}),
+        Op("cheap", time_s=1, writes={"y": 4}),
+        Op("last", time_s=1, writes={"z": 4}),
+        Op("end", "backward", time_s=1, reads=("z",), writes={"w": 1}),
+        Op("use", "backward", time_s=1, reads=("w", "x"), writes={"v": 1}),
+        Op("read", "backward", time_s=1, reads=("v", "y")),
+    )
+    graph = Graph("two", ops)
+    packed = pack_graph(graph.arrays)
+    names = ["dear", "cheap", "last", "end", "dear", "use", "read"]
+    runs = np.array([graph.op_names.index(name) for name in names])
+    profile = make_profile(packed, runs, seed=1, free=False)
+    limit = int(profile.tree[1, LARGEST])
+    better = 0
+    for _ in range(60):
+        profile.counts[NUM_EDITS] = 0
+        now_s = float(profile.total_s[0])
+        done = in_python(annealing.exchange)(packed, profile, limit, now_s)
+        if done and profile.total_s[0] < now_s:
+            better += 1
+            break
+        in_python(undo_edits)(packed, profile, 0)
+    assert better
+    assert profile.total_s[0] == graph.store_all_s + 1
 
 
 def test_random_choices_are_of_what_may_be_chosen():

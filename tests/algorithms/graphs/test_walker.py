@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from schedsim.algorithms.graphs._cut_search import CutSearch
@@ -26,6 +28,9 @@ def wide_graph(num: int = 40) -> Graph:
 
 def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
     """Neither that of the bound nor that of a walker; and nobody searches on for an hour."""
+    halts, before = [], set(threading.enumerate())
+    halt = CutSearch.halt
+    monkeypatch.setattr(CutSearch, "halt", lambda self: halts.append(self) or halt(self))
 
     def failing(*args):
         raise ZeroDivisionError("on purpose")
@@ -37,6 +42,11 @@ def test_a_failure_in_a_thread_is_not_lost(monkeypatch):
             patch.setattr(owner, name, failing)
             with pytest.raises(ZeroDivisionError, match="on purpose"):
                 local_search(graph, budget, effort=1e9, time_limit_s=3000)
+    assert len(set(halts)) == 2  # the bound's thread, too
+    left = set(threading.enumerate()) - before
+    for one in left:
+        one.join(60)
+    assert not any(one.is_alive() for one in left)
 
 
 def test_a_walker_comes_down_step_by_step():
@@ -83,3 +93,31 @@ def test_the_sum_is_for_walkers_of_up_to_thousands_of_ops():
         walker.sum_excess()
         warmth[num_ops] = walker.rules.summed, walker.warm_bytes / before
     assert warmth == {30: (True, 3.0), 2600: (False, 1.0)}
+
+
+def test_what_is_taken_up_in_the_middle_of_a_round_is_repaired():
+    """A schedule over the limit is brought within it first, however far the round has come."""
+    graph = layered(120)
+    budget = int(0.75 * peak_of(graph))
+    packed, line = pack_graph(graph.arrays), np.arange(graph.num_ops)
+    walker = GraphWalker.of(graph, packed, line, number=2, seed=0, rules=(budget, False))
+    walker.begin(0)
+    walker.take(line, greedy=True)
+    moves = 0
+    for share in np.linspace(0.4, 0.5, 20):
+        moves += walker.anneal(share, 1e-3, 2**62)[1]
+        if walker.best_s < np.inf:
+            break
+    assert walker.best_s < np.inf
+    assert moves == 0
+
+
+def test_exchanges_are_for_graphs_of_hundreds_of_ops():
+    """On more ops nearly all of them fail."""
+    shares = []
+    for num_ops in (30, 600):
+        graph = layered(num_ops)
+        packed, line = pack_graph(graph.arrays), np.arange(graph.num_ops)
+        walker = GraphWalker.of(graph, packed, line, number=1, seed=0, rules=(10, False))
+        shares.append(walker.rules.exchanges)
+    assert shares[0] > 0 == shares[1]
