@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from torch.library import CustomOpDef
+from torch._library.custom_ops import CustomOpDef
 
 _GIVEN = ("_init_fn", "_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")
 
