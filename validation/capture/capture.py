@@ -183,7 +183,9 @@ def _restored(recorded: Recorded | None) -> Iterator[None]:
     """Undo what a trace leaves on objects that the skeleton shares."""
     state = recorded.state() if recorded is not None else None
     try:
-        yield
+        # A trace of torch that fails within `torch.no_grad()` may leave gradients off.
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            yield
     finally:
         if state is not None:
             state.restore()

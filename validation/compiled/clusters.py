@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import torch
+
 from ..capture.program import Program, refs
 from ..capture.to_graph import result_storages
 from .fusible import fusible
@@ -142,6 +144,37 @@ class FusionClusters:
             for reader in self.reading.readers.get(storage, ()):
                 if self._reread(maker, reader):
                     self.merge([maker, reader])
+
+    def merge_updates(self) -> None:
+        """Merge what makes new contents of buffers alone with the group that it follows from.
+
+        As a batch norm's running mean follows from the mean. The call of a group takes longer than
+        so small a loop. That group runs once in any case.
+        """
+        for op in self.reading.ops:
+            if self.program.calls[op].target is not torch.ops.aten.copy_.default:
+                continue
+            for storage in self.reading.reads[op]:
+                maker = self.reading.maker.get(storage)
+                source = -1 if maker is None else self._only_source(self.members[self.of[maker]])
+                if maker is not None and source >= 0 and self.same_half(source, maker):
+                    self.merge([source, maker])
+
+    def _only_source(self, ops: list[int]) -> int:
+        """An op of the one cluster, which runs once, that a cluster for updates reads; else -1."""
+        reading, calls, inside = self.reading, self.program.calls, set(ops)
+        update = torch.ops.aten.copy_.default
+        for op in ops:
+            for storage in reading.writes[op]:
+                others = set(reading.readers.get(storage, ())) - inside
+                if any(calls[reader].target is not update for reader in others):
+                    return -1
+        read = {reading.maker.get(s, -1) for op in ops for s in reading.reads[op]} - inside - {-1}
+        heads = {self.of[maker] for maker in read}
+        if len(heads) != 1 or not all(map(self.can_fuse, (*ops, *read))):
+            return -1
+        [head] = heads
+        return head if any(calls[op].once for op in self.members[head]) else -1
 
     def _reread(self, maker: int, reader: int) -> bool:
         """Whether the cluster of `reader` reads what that of `maker` read, and both reduce it."""

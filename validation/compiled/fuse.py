@@ -9,6 +9,7 @@ from ..capture.program import Call, Program, Ref, refs
 from ..costs.lazy_bits import lazy_bits
 from .channels_last import with_channels_last
 from .clusters import FusionClusters
+from .counters import raise_in_place
 from .dead_ops import drop_dead_ops
 from .decompose import decompose
 from .group import Groups
@@ -50,6 +51,7 @@ def _in_clusters(program: Program, narrow: bool) -> tuple[Program, FusionCluster
     parts = with_channels_last(decompose(program))
     inline_cheap(parts)
     widen_in_backward(parts)
+    raise_in_place(parts)
     drop_dead_ops(parts)
     clusters = _clustered(parts, narrow)
     if inline_beside(parts, clusters):
@@ -62,6 +64,7 @@ def _clustered(parts: Program, narrow: bool) -> FusionClusters:
     clusters = FusionClusters(parts, narrow=narrow)
     clusters.merge_vanishing()
     clusters.merge_reductions()
+    clusters.merge_updates()
     return clusters
 
 

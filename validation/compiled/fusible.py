@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..capture.program import Call, Program, refs
-from ..torch_private.op_modes import OpOverload, schema_name
+from ..torch_private.op_modes import OpOverload, schema_name, schema_of
 
 aten = torch.ops.aten
 
@@ -69,7 +69,7 @@ _NOT = (aten.native_dropout.default,)
 
 def fusible_target(target: Any) -> bool:
     """Whether inductor turns `target` into a loop that other ops can join."""
-    if not isinstance(target, OpOverload) or target in _NOT:
+    if not isinstance(target, OpOverload) or target in _NOT or schema_of(target).is_mutable:
         return False
     if target in _REDUCTIONS or target in _MOVES or is_draw(target) or is_iota(target):
         return True

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
+from ..torch_private.op_modes import chosen_branch
 from ..torch_private.pytrees import tree_flatten, tree_unflatten
 
 _QUESTIONS: dict[Any, str] = {
@@ -82,6 +83,8 @@ class Answers(TorchFunctionMode):
         Questions asked so far.
     tensors
         For each question answered from `known`, the tensors, detached from autograd.
+    branches
+        Whether `torch.cond` has chosen a branch.
     """
 
     def __init__(self, known: tuple[Question, ...] | None = None) -> None:
@@ -89,9 +92,17 @@ class Answers(TorchFunctionMode):
         self.known = known
         self.questions: list[Question] = []
         self.tensors: list[tuple[Tensor, ...]] = []
+        self.branches = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        branch = chosen_branch(func, args) if self.known is None else None
+        if branch is not None:
+            # Within modes Dynamo leaves `torch.cond` to eager mode, whose own op would have to be
+            # given the parameters that a branch reads.
+            self.branches = True
+            with self:
+                return branch()
         if func in _QUESTIONS:
             return self._asked(func, args, kwargs)
         if self.known is not None and func in (Tensor.numpy, Tensor.__array__):

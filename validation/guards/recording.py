@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from schedsim.errors import UnsupportedError
 
 from ..torch_private.module_tables import backward_hooks_of, parameters_of
-from ..torch_private.op_modes import TorchDispatchMode, chosen_branch, schema_of
+from ..torch_private.op_modes import TorchDispatchMode, schema_of
 from ..torch_private.open_functionals import bodies_seen_by
 from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
@@ -358,7 +358,7 @@ class _Recorder:
             written=tuple(tensor for tensor, _ in undo.written.values()),
             moved=tuple(moved),
             trains=bool(trained),
-            branches=undo.branches,
+            branches=answers.branches,
             foreign=tuple(
                 (path, tensor)
                 for path, tensor in around.tensors.items()
@@ -431,16 +431,10 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
         self.made: set[int] = set()
-        self.branches = False
         self.written: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        branch = chosen_branch(func, args)
-        if branch is not None:
-            self.branches = True
-            with self:
-                return branch()
         schema = schema_of(func)
         if schema is not None and schema.is_mutable:
             self._keep(schema, args, kwargs)

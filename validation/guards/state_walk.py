@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from schedsim.errors import UnsupportedError
 
+from ..torch_private.custom_ops import given_functions
 from .generator_places import generator_place, torch_generator_place
 from .reach import is_library
 from .state_change import ATOMS, GONE
@@ -323,6 +324,10 @@ class StateWalk:
         if type(value).__module__.partition(".")[0] == "schedsim":
             inner = getattr(value, "inner_loss", None)
             self.pending += [] if inner is None else [(path, inner)]
+            return
+        given = given_functions(value)
+        if given is not None:  # torch sets flags beside these when the op first runs
+            self.pending += [(f"{path}.{name}", function) for name, function in given.items()]
             return
         if isinstance(value, io.IOBase) and (value.closed or not value.readable()):
             return  # a stream that is written to: there is nothing in it to use up

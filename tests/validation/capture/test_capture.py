@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 
 import pytest
@@ -148,6 +149,29 @@ class TestRefusals:
         assert "test_capture.py" in str(caught.value)
         assert "y[y > 0]" in str(caught.value)
         assert "by blocks" in caught.value.hint
+
+    @pytest.mark.slow
+    def test_gradients_stay_on_where_a_trace_fails_within_no_grad(self):
+        """Torch's own left them off."""
+
+        class Looping(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = self.linear(x)
+                with torch.no_grad():
+                    given = torch.zeros((), dtype=torch.long), y.detach().clone()
+                    _, z = torch._higher_order_ops.while_loop(
+                        lambda i, z: i < 3, lambda i, z: (i + 1, z * 0.5), given
+                    )
+                return (y * z).sum()
+
+        with torch.enable_grad():
+            with contextlib.suppress(UnsupportedError):  # torch 2.13 cannot trace it
+                capture(Looping(), (torch.ones(2, 4),))
+            assert torch.is_grad_enabled()
 
     def test_no_scalar(self):
         with pytest.raises(UnsupportedError, match="one scalar"):

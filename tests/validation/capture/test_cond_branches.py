@@ -59,6 +59,31 @@ def test_a_step_is_planned_as_a_whole_and_takes_the_branch_that_each_input_choos
     assert module.run_counts["cond"] >= 1
 
 
+class ChoosesLayers(nn.Module):
+    """Branches with parameters, which no operand gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.wide, self.narrow = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, self.wide, lambda h: self.narrow(h).tanh(), (self.first(x),))
+
+
+@pytest.mark.slow
+def test_branches_may_read_parameters():
+    torch.manual_seed(0)
+    model, x = ChoosesLayers(), torch.rand(16, 8)
+    module = schedsim.rematerialize(model, (x,), "100%", loss, effort=0.1)
+    assert module.level == "op"
+    for given in (x, -x):
+        expected = gradients(lambda one: loss(model(one)), model, given)
+        found = gradients(module, model, given)
+        for one, other in zip(found, expected, strict=True):
+            # The branch that was not taken has no gradient, or zeros.
+            assert torch.equal(one, other) if other is not None else one is None or not one.any()
+
+
 @pytest.mark.slow
 def test_the_backend_of_torch_compile_plans_it_too():
     torch.manual_seed(0)

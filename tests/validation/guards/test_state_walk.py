@@ -60,3 +60,19 @@ def test_an_object_that_has_no_length_is_walked():
     before = StateSnapshot({"layout": root})
     root.size = 2
     assert str(before.change()) == "layout.size is 2 instead of 1"
+
+
+def test_an_op_of_the_users_own_is_what_its_functions_read():
+    """What torch notes beside them when the op first runs is no state of a step."""
+    factors = [2.0]
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * factors[0]
+
+    op = torch.library.custom_op("schedsim_tests::scaled_walk", scaled, mutates_args=())
+    op.register_fake(torch.empty_like)
+    before = StateSnapshot({"op": op})
+    op(torch.ones(2))
+    assert before.change() is None
+    factors[0] = 3.0
+    assert before.change().path == "op._init_fn: factors[0]"
