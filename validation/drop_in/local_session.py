@@ -183,7 +183,7 @@ class LocalSession(Session):
         kept = part.cost(number, binding).kept_bytes
         shared = self._step.calls.shared_bytes(part.inputs_among(arguments), self._step.given)
         call = PartCall(key, part, binding, number, kept, shared)
-        if self._recorder.is_on:
+        if self._recorder.is_on or key not in self.plans.known.numbers:
             fixed = (arguments[i] for i in part.fixed_positions)
             places = [t.data_ptr() for t in fixed if isinstance(t, torch.Tensor)]
             call.trained = hash((index, *places))
@@ -406,7 +406,10 @@ class LocalSession(Session):
         """
         may_start = not self._recorder.is_on and may_record()
         calls, is_spoiled = self._step.calls, self._step.is_spoiled
-        self._room.ends(is_whole=calls.has_backward and calls.is_done and not is_spoiled)
+        is_whole = calls.has_backward and calls.is_done and not is_spoiled
+        self._room.ends(is_whole=is_whole)
+        if is_whole and not self.is_rehearsing:
+            self.plans.unmeasured.see(calls)
         self._read_step()
         self._look_at_order()
         self._recorder.stop()

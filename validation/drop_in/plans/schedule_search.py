@@ -109,7 +109,11 @@ def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str
 
 
 def named_budget(known: KnownSteps, least: int) -> str:
-    """The budget to name for a step that takes `least`, with room for states that are to come."""
+    """The budget to name for a step that takes `least`, with room for states that are to come.
+
+    It has room for steps of other kinds, too, which the next try would refuse.
+    """
+    least = max(least, known.unmeasured_bytes())
     states = known.coming_bytes
     adam = f" ({format_bytes(states)} of that for the states of Adam)" if states else ""
     return f"budget={least + known.growing_bytes + states}{adam}"
