@@ -54,6 +54,7 @@ class LocalSession(Session):
         # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
         self.plans.known.adam_bytes = self._held.adam_bytes
+        self.plans.known.optimizer_bytes = self._optimizer_bytes
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
@@ -447,6 +448,14 @@ class LocalSession(Session):
                 "profiler: steps may exceed the budget until one runs without it",
                 PlainStepWarning,
             )
+
+    def _optimizer_bytes(self) -> int:
+        """What the step of an optimizer takes in all; 0 where that cannot be known."""
+        if self._optimizers.peak_bytes:
+            return self._optimizers.peak_bytes
+        if not self.plans.known.coming_bytes and not self._held.made_bytes:
+            return 0
+        return self._held.adam_step_bytes() + self._resident.around_bytes()
 
     def _read_step(self) -> None:
         """Learn from the record of a step whose backwards have all run."""
