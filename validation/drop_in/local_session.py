@@ -54,6 +54,7 @@ class LocalSession(Session):
         # Ops are measured by the same profiler that measures the code between parts.
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
         self.plans.known.adam_bytes = self._held.adam_bytes
+        self.plans.known.optimizer_bytes = self._optimizer_bytes
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
@@ -183,7 +184,7 @@ class LocalSession(Session):
         kept = part.cost(number, binding).kept_bytes
         shared = self._step.calls.shared_bytes(part.inputs_among(arguments), self._step.given)
         call = PartCall(key, part, binding, number, kept, shared)
-        if self._recorder.is_on:
+        if self._recorder.is_on or key not in self.plans.known.numbers:
             fixed = (arguments[i] for i in part.fixed_positions)
             places = [t.data_ptr() for t in fixed if isinstance(t, torch.Tensor)]
             call.trained = hash((index, *places))
@@ -406,7 +407,10 @@ class LocalSession(Session):
         """
         may_start = not self._recorder.is_on and may_record()
         calls, is_spoiled = self._step.calls, self._step.is_spoiled
-        self._room.ends(is_whole=calls.has_backward and calls.is_done and not is_spoiled)
+        is_whole = calls.has_backward and calls.is_done and not is_spoiled
+        self._room.ends(is_whole=is_whole)
+        if is_whole and not self.is_rehearsing:
+            self.plans.unmeasured.see(calls)
         self._read_step()
         self._look_at_order()
         self._recorder.stop()
@@ -444,6 +448,14 @@ class LocalSession(Session):
                 "profiler: steps may exceed the budget until one runs without it",
                 PlainStepWarning,
             )
+
+    def _optimizer_bytes(self) -> int:
+        """What the step of an optimizer takes in all; 0 where that cannot be known."""
+        if self._optimizers.peak_bytes:
+            return self._optimizers.peak_bytes
+        if not self.plans.known.coming_bytes and not self._held.made_bytes:
+            return 0
+        return self._held.adam_step_bytes() + self._resident.around_bytes()
 
     def _read_step(self) -> None:
         """Learn from the record of a step whose backwards have all run."""

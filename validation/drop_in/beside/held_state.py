@@ -29,6 +29,7 @@ _stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKe
 _stepping: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 """Optimizers whose step runs: it may call a closure, with forwards and backwards."""
 _STEP_BYTES = 4  # of the count of steps that Adam keeps beside each parameter's averages
+_ADAM_COPIES = 2  # of a parameter, for the root of an average and what it is divided by
 _within: set[str] = set()  # ranges of the profiler that began under a record which is closed
 
 
@@ -175,6 +176,24 @@ class HeldState:
         """
         trained = [t for t in self._alive() if t.is_leaf and t.requires_grad]
         return 2 * storage_bytes(trained) + _STEP_BYTES * len(trained)
+
+    def adam_step_bytes(self) -> int:
+        """Bytes that are there in a step of Adam, with its states as they are or will be.
+
+        Beside these it makes copies of one parameter, or of all where torch takes all at once.
+        """
+        trained = [t for t in self._alive() if t.is_leaf and t.requires_grad]
+        states = self._optimizer_bytes() or self.adam_bytes()
+        resident = self._fixed_bytes + self._options.extra_bytes
+        return resident + storage_bytes(trained) + states + self._adam_copies(trained)
+
+    def _adam_copies(self, trained: list[torch.Tensor]) -> int:
+        own = [it for it in list(_stepped) if self.device_of(it) is not None]
+        if any(it.defaults.get("fused") for it in own):
+            return 0
+        sizes = [t.nbytes for t in trained]
+        is_cuda = any(t.is_cuda for t in trained)
+        return sum(sizes) if is_cuda else _ADAM_COPIES * max(sizes, default=0)
 
     @property
     def made_bytes(self) -> int:

@@ -134,6 +134,11 @@ class OptimizerSteps:
         end = weakref.WeakMethod(self.close)
         close_later(lambda: (close := end()) is not None and close())
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most that a measured step has taken; 0 before any."""
+        return max((peak.peak_bytes for peak in self._peaks.values()), default=0)
+
     def _resident_bytes(self, device: torch.device) -> int:
         if device.type == "cuda":
             return requested_bytes(device)

@@ -16,17 +16,20 @@ from dataclasses import replace
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.least_budget import LeastBudget
 
+from ...guards.plan_variants import PlainStepWarning
+from ...user_warnings import warn_user
 from ..parts.output_uses import gone_among
 from ..parts.part_sizes import Binding
 from ..parts.traced_part import TracedPart
 from ..records.outside_code import OutsideBytes
 from ..records.step_calls import StepCalls
-from ..records.step_record import NOTHING, Key, StepRecord
+from ..records.step_record import Key, StepRecord
 from .first_steps import LOSS_BYTES, FirstSteps, guessed_bytes
 from .known_steps import KnownSteps
 from .line_steps import LineSteps
 from .ordered_line import least_budget
 from .schedule_search import infeasible
+from .unmeasured_steps import UnmeasuredSteps, record_without_measurements
 
 _NO_LIMIT = 2**53
 
@@ -38,6 +41,8 @@ class FirstRefusals:
     ----------
     parts
         Parts seen so far; more may come.
+    unmeasured
+        Kinds of steps for which a refusal names a budget, too.
 
     Attributes
     ----------
@@ -51,9 +56,12 @@ class FirstRefusals:
         parts: Sequence[TracedPart],
         first: FirstSteps,
         lines: LineSteps,
+        unmeasured: UnmeasuredSteps,
     ) -> None:
         self._known, self._parts, self._first, self._lines = known, parts, first, lines
+        self._unmeasured = unmeasured
         self._refused: InfeasibleBudgetError | None = None
+        self._is_late = False  # whether what was refused came beside other graphs' calls
         self._gone: dict[int, frozenset[int]] = {}  # outputs that the loop has dropped, by part
         self.is_of_several = False
 
@@ -62,25 +70,34 @@ class FirstRefusals:
         """Whether Dynamo breaks the trace of a forward."""
         return any(one.is_followed for one in self._parts)
 
-    def put_off(self, error: InfeasibleBudgetError, key: Key, binding: Binding) -> int:
+    def put_off(
+        self, error: InfeasibleBudgetError, key: Key, binding: Binding, *, is_late: bool
+    ) -> int:
         """The number of the schedule by which the refused call `key` runs all the same.
+
+        Parameters
+        ----------
+        is_late
+            Whether other calls of the step wait for their backward: their schedules may keep more
+            than those by which all calls fit.
 
         Raises
         ------
         InfeasibleBudgetError
-            No graph and no other call follows, or steps are known already.
+            No graph follows, and no other call is beside it; or steps are known already.
         """
         index, num_earlier = key
         part = self._parts[index]
-        if self._known.records or error.min_feasible_bytes is None:
+        if error.min_feasible_bytes is None or (self._known.records and not is_late):
             raise error
         # The last graph of one function may be followed by those of the function that calls it.
-        if not (num_earlier or self._is_broken):
+        if not (num_earlier or is_late or self._is_broken):
             self._refused = None
             raise error
         # Frames of the forward that goes on would keep all that it makes.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         self._refused = error
+        self._is_late |= is_late and not num_earlier and not self._is_broken
         if self._known.plan is None:
             self._known.plan = error.plan
         number = self._lines.least_number(part, binding)
@@ -101,21 +118,31 @@ class FirstRefusals:
             It names a budget for all graphs that are known now.
         """
         error = self._refused
-        if error is None or (more_may_come and self._num_forwards(calls.keys) > 1):
+        is_late = self._is_late
+        if error is None or (more_may_come and (is_late or self._num_forwards(calls.keys) > 1)):
             return
-        self._refused = None
+        self._refused, self._is_late = None, False
         if not calls.rows:
             return
         if len(calls.rows) == 1:
             raise error
-        record = _record_of(calls)
+        record = record_without_measurements(calls)
         for call in calls.rows:
             index, gone = call.key[0], gone_among(call.results)
             self._gone[index] = gone & self._gone.get(index, gone)
         if self._fits(record):
+            if is_late:
+                warn_user(
+                    f"the {len(calls.rows)} graphs of a step fit beside each other by schedules "
+                    "that keep less than its first ones: this step may exceed the budget",
+                    PlainStepWarning,
+                )
             return
-        self.is_of_several = True
-        raise self.refusal(record)
+        if is_late:
+            self._unmeasured.see(calls)
+        else:
+            self.is_of_several = True
+        raise self.refusal(record, is_late=is_late)
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
@@ -142,7 +169,7 @@ class FirstRefusals:
         self._first.take(record.keys, found.costs)
         return True
 
-    def refusal(self, record: StepRecord) -> InfeasibleBudgetError:
+    def refusal(self, record: StepRecord, *, is_late: bool = False) -> InfeasibleBudgetError:
         """The refusal of steps like `record`, whatever the loop does with their outputs."""
         known = self._known
         assert known.budget_bytes is not None
@@ -160,7 +187,9 @@ class FirstRefusals:
         plan = replace(known.plan, budget_bytes=known.budget_bytes, least=LeastBudget(least))
         name = f"the first forward, of {len(record.keys)} graphs or more,"
         num_forwards = self._num_forwards(record.keys)
-        if num_forwards > 1:
+        if is_late:
+            name = f"a step of {len(record.keys)} graphs or more before a backward"
+        elif num_forwards > 1:
             name = f"a step that runs a graph {num_forwards} times or more before a backward"
         return infeasible(known, name, plan, roomy)
 
@@ -172,19 +201,6 @@ class FirstRefusals:
         """Take the loop to drop outputs: what it may hold refuses no step before it is seen."""
         for index, _ in record.keys:
             self._parts[index].guess_use(self._gone.get(index, frozenset()))
-
-
-def _record_of(calls: StepCalls) -> StepRecord:
-    """The record of a step with these `calls`, in which the code between them takes nothing."""
-    nothing = (NOTHING,) * len(calls.rows)
-    return StepRecord(
-        calls.keys,
-        tuple(call.binding for call in calls.rows),
-        tuple(call.shared_bytes for call in calls.rows),
-        nothing,
-        nothing,
-        trained=tuple(call.trained for call in calls.rows),
-    )
 
 
 def _with_loss(record: StepRecord, num_bytes: int) -> StepRecord:

@@ -70,6 +70,10 @@ class KnownSteps:
         Whether an optimizer of what the parts train has stepped.
     adam_bytes : Callable[[], int]
         Gives the bytes of the states of Adam for what the parts train, as far as it is known.
+    optimizer_bytes : Callable[[], int]
+        Gives what the step of an optimizer takes in all: measured, or that of Adam.
+    unmeasured_bytes : Callable[[], int]
+        Gives the least budget of kinds of steps that have run and were not measured.
     """
 
     def __init__(
@@ -94,6 +98,8 @@ class KnownSteps:
         self.left_bytes = self.made_bytes = self.growing_bytes = 0
         self.has_optimizer, self.others_bytes = False, 0
         self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
+        self.optimizer_bytes: Callable[[], int] = lambda: 0
+        self.unmeasured_bytes: Callable[[], int] = lambda: 0
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------

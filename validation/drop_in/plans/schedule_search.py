@@ -99,20 +99,27 @@ def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str
     One that the next try refuses again, for outputs that the loop holds or for the states of its
     optimizer, is no remedy.
     """
-    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS + known.growing_bytes
     states = known.coming_bytes
+    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS + known.growing_bytes + states
     adam = f", {format_bytes(states)} of that for the states of Adam" if states else ""
+    budget = max(budget, known.optimizer_bytes() + _FEW_RESULTS)
     return (
-        f"budget={budget + states} (with room for outputs that the loop holds and for its "
+        f"budget={budget} (with room for outputs that the loop holds and for its "
         f"loss{adam}; what else it takes is not known yet), "
     )
 
 
 def named_budget(known: KnownSteps, least: int) -> str:
-    """The budget to name for a step that takes `least`, with room for states that are to come."""
+    """The budget to name for a step that takes `least`, with room for states that are to come.
+
+    It has room for steps of other kinds, too, which the next try would refuse, and for the step of
+    the optimizer, which a line would say is over the budget.
+    """
     states = known.coming_bytes
+    beside = known.growing_bytes + states
+    least = max(least, known.unmeasured_bytes(), known.optimizer_bytes() - beside)
     adam = f" ({format_bytes(states)} of that for the states of Adam)" if states else ""
-    return f"budget={least + known.growing_bytes + states}{adam}"
+    return f"budget={least + beside}{adam}"
 
 
 def beside_a_step(known: KnownSteps) -> str:

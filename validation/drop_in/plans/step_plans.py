@@ -23,6 +23,7 @@ from .line_steps import LineSteps
 from .other_sizes import OtherSizes
 from .schedule_search import ScheduleSearch
 from .single_steps import plan_single, store_all_peak
+from .unmeasured_steps import UnmeasuredSteps
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ class StepPlans:
         Which parts of compiled steps run in small groups.
     refusals : FirstRefusals
         Refusals of graphs of the first forward, until all of its graphs are known.
+    unmeasured : UnmeasuredSteps
+        Kinds of steps that have run and were not measured.
     """
 
     def __init__(
@@ -67,7 +70,9 @@ class StepPlans:
         self._lines = LineSteps(self.known, search)
         self._sizes = OtherSizes(self.known, parts, search)
         self.small = SmallGroups(parts, self._part_is_replaced)
-        self.refusals = FirstRefusals(self.known, parts, self._first, self._lines)
+        self.unmeasured = UnmeasuredSteps(self.known, self._lines)
+        self.known.unmeasured_bytes = self.unmeasured.least_bytes
+        self.refusals = FirstRefusals(self.known, parts, self._first, self._lines, self.unmeasured)
         self._search = search
         self._num_grown = 0
         self._chosen: dict[tuple[Key, Binding], int] = {}
@@ -186,6 +191,7 @@ class StepPlans:
     def forget(self, index: int) -> None:
         """Forget the steps in which part `index` ran: no other will."""
         self.known.forget(index)
+        self.unmeasured.forget(index)
         self._first.forget(index)
         self._chosen.clear()
 
@@ -220,7 +226,8 @@ class StepPlans:
             except InfeasibleBudgetError as error:
                 if key[1] and known.records:
                     return self._unforeseen(key[0], binding)
-                return self.refusals.put_off(error, key, binding)
+                is_late = earlier_bytes > 0
+                return self.refusals.put_off(error, key, binding, is_late=is_late)
         if not binding:
             return known.numbers[key]
         at = (key, binding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 
 WIDTH, DEPTH = 64, 6
 
@@ -239,3 +241,35 @@ def test_lines_name_the_step_or_the_code_behind_it():
     assert step.endswith("do so")
     assert "behind Adam.step" in behind
     assert not list(peak.lines_over(120))
+
+
+class Words(nn.Module):
+    """A table that is most of the model, of which a step of Adam copies it twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(2000, 16), nn.Linear(16, 4)
+
+    def forward(self, words):
+        return self.head(torch.tanh(self.table(words)))
+
+
+@pytest.mark.parametrize(
+    "budget", [1000, pytest.param(420_000, marks=pytest.mark.slow)], ids=["first", "second step"]
+)
+def test_the_budget_that_a_refusal_names_has_room_for_the_step_of_adam(budget):
+    """Before the first step by the sizes of what is trained, and so behind it."""
+    said = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        model, words = Words(), torch.randint(0, 2000, (32,))
+        try:
+            within(budget, model, words)
+            said = train(model, words, torch.optim.AdamW(model.parameters()), steps=3)
+        except InfeasibleBudgetError as error:
+            budget = int(re.search(r"budget=(\d+)", error.hint)[1])
+        else:
+            break
+    assert budget > 700_000
+    assert said == []
+    assert "AdamW.step takes" in schedsim.drop_in_report(model)
