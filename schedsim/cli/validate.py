@@ -22,7 +22,7 @@ from ..workloads.given import is_target
 from .app import NO, YES
 from .dry import on_device
 from .given.loaded import need_torch, schedule_of
-from .given.remembered import check_plan, has_link
+from .given.remembered import capture_of, check_plan, has_link
 from .given.workload_options import remeasure_option
 from .help import GroupedCommand
 from .options.files import json_option, output_option
@@ -42,7 +42,10 @@ def target_options(function: Any) -> Any:
             "--meter",
             help="How bytes are measured: storage, allocator or cuda; by default as budgets count.",
         ),
-        click.option("--level", help="Capture the model by block (default) or by op."),
+        click.option(
+            "--level",
+            help="Capture the model by block or by op; by default as for the plan, or by block.",
+        ),
         click.option(
             "--device", help="cpu, cuda or dry:a100-80gb; by default cuda if there is one."
         ),
@@ -89,20 +92,21 @@ def command(**given: Any) -> int:
         raise SchedsimError(f"--rounds {request.rounds} is negative", hint="0 leaves the times out")
     rules = _rules(request)
     plan = _plan_in(request.plan_file) if request.plan_file is not None else None
-    on_device(request.device)
+    given_level, device = capture_of(plan, request.level, request.device)
+    on_device(device)
     need_torch()
     from ..validation.environment import resolve_device
     from ..validation.targets import read_target
     from ..validation.validate import validate
 
-    resolve_device(request.device)
-    level = request.level or "block"
+    resolve_device(device)
+    level = given_level or "block"
     with working("capturing the model"):
         movable = plan is not None and has_link(plan)
         read = read_target(
             request.target,
             level=level,
-            device=request.device,
+            device=device,
             meter=request.meter,
             remeasure=request.again,
             movable=movable,
@@ -188,13 +192,7 @@ def _remembered(request: ValidateRequest) -> ValidateRequest:
             f"{request.target} is a plan, but not of a real model",
             hint="schedsim validate MODEL: FILE.py:FUNCTION, model:resnet50 or hf:gpt2",
         )
-    return replace(
-        request,
-        target=source.target,
-        plan_file=request.target,
-        device=request.device or source.options.get("device"),
-        level=request.level or source.options.get("level"),
-    )
+    return replace(request, target=source.target, plan_file=request.target)
 
 
 def _plan_in(name: str) -> Plan:

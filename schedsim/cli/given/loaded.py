@@ -25,7 +25,7 @@ from ...workloads.named import is_named, named_workload
 from ..dry import on_device
 from ..options.formula import flags
 from ..options.typed_sizes import size_text
-from .remembered import check_plan, has_link, remembered
+from .remembered import capture_of, check_plan, has_link, remembered
 from .workload_source import Source
 
 _GIVE = "give a chain or a graph"
@@ -139,13 +139,14 @@ def read(
     movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
     for name in source.files:
         if is_target(name) and workload is None:
-            on_device(source.options["device"])
+            beside = next((item for item in items.values() if isinstance(item, Plan)), None)
+            level, where = capture_of(beside, source.level, source.options["device"])
+            on_device(where)
             need_torch()
             from ...validation.targets import read_target
 
-            where = source.options["device"]
             built = read_target(
-                name, level=source.level, device=where, movable=movable, remeasure=source.again
+                name, level=level, device=where, movable=movable, remeasure=source.again
             )
             workload, lines, origin = built.workload, built.lines, built.origin
             continue

@@ -62,6 +62,16 @@ def source_of(known: WorkloadSource, source: Source, name: str) -> Source:
     return Source((file, *source.files), source.options, source.level, again=source.again)
 
 
+def capture_of(
+    plan: Plan | None, level: str | None, device: str | None
+) -> tuple[str | None, str | None]:
+    """`level` and `device` of a model given beside `plan`: what is not given is as for the plan."""
+    known = plan.workload.source if plan is not None else None
+    if known is None or known.kind != "model":
+        return level, device
+    return level or known.options.get("level"), device or known.options.get("device")
+
+
 def source_of_pipeline(known: WorkloadSource | None, source: Source, name: str) -> Source:
     """The workload of the pipeline plan file `name`: remembered by it, or given beside it.
 

@@ -53,7 +53,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--level",
         shell_complete=OF_OPTIONS["level"],
-        help="Capture the model by block (default) or by op.",
+        help="Capture the model by block or by op; by default as for a plan beside it, or block.",
     )(command)
     for flag, field, kind, help_text in reversed(OPTIONS):
         completed = OF_OPTIONS.get(field)

@@ -183,6 +183,17 @@ def test_a_plan_of_a_model_carries_what_was_captured(folder, level, capsys):
         assert "m.py" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["validate", "--rounds", "0"], ["simulate"]])
+def test_a_model_beside_its_plan_is_captured_as_for_the_plan(folder, command, capsys):
+    """By op: by block it is another workload, or none at all where no blocks repeat."""
+    pytest.importorskip("torch")
+    Path("m.py").write_text(MODEL)
+    planned("m.py:build", "--level", "op", "--mem", "100%", "--device", "cpu")
+    assert run([*command, "m.py:build", "plan.json"]) == 0, capsys.readouterr().err
+    assert "m.py:build by op" in capsys.readouterr().out
+    assert run([*command, "m.py:build", "plan.json", "--level", "block"]) != 0
+
+
 def test_a_plan_of_a_model_that_was_doctored_is_refused(folder, capsys):
     """What it carries must be what it was made for."""
     pytest.importorskip("torch")
