@@ -258,6 +258,7 @@ def _spread(rank):
     return None
 
 
+@pytest.mark.slow
 def test_tensors_that_are_spread_over_ranks_are_refused():
     """In a line that says which level plans them; Dynamo's graph has them as its inputs."""
     for said in run_ranks(_spread, 2, timeout_s=60):

@@ -92,7 +92,8 @@ def _one_alone(rank, times_together):
 
 
 @pytest.mark.parametrize(
-    ("times_together", "what"), [(0, "plan the first step"), (1, "rematerialize")]
+    ("times_together", "what"),
+    [pytest.param(0, "plan the first step", marks=pytest.mark.slow), (1, "rematerialize")],
 )
 def test_a_budget_that_one_rank_gives_alone_is_told(times_together, what):
     """By a warning while it waits, and an error in the end."""

@@ -52,6 +52,7 @@ def test_what_another_model_keeps_is_counted_in_a_step_between_its_halves():
     assert 0.85 * budget < resident + reading.peak_bytes <= budget
 
 
+@pytest.mark.slow
 def test_what_another_model_has_left_in_a_cycle_does_not_count():
     """As after an error that was caught: the step that it was raised in is gone."""
     x = torch.randn(64, 16)

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import RoundingWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
-from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -67,9 +66,8 @@ def same(ones, others):
     return torch.equal(ones[0], others[0]) and all(map(torch.equal, ones[1], others[1]))
 
 
-@pytest.mark.parametrize(
-    "losses", slow_where([[total], [along, across, along, across]], lambda losses: len(losses) > 1)
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("losses", [[total], [along, across, along, across]])
 def test_from_the_first_step_on(losses):
     """One more part for each layout that comes, within the budget; the first step is exact, too."""
     another = nn.Linear(4, 4)  # of other sizes, which say nothing about this one's

@@ -89,6 +89,7 @@ def test_a_longer_step_measures_nothing(background, monkeypatch):
     same(model, plain, batch(150), budget)
 
 
+@pytest.mark.slow
 def test_a_step_of_a_new_length_compares_nothing():
     """Its schedule was compared in the step that planned it; and again as the length comes back."""
     model = Net()

@@ -75,7 +75,8 @@ def test_forwards_that_do_not_fit_together_are_refused_with_a_budget_that_works(
     assert peak(step, named, door) <= named
 
 
-@pytest.mark.parametrize("door", ["in place", pytest.param("backend", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("door", ["in place", "backend"])
 def test_one_forward_more_than_steps_were_planned_for_is_told_of(door):
     """It runs with least memory, and later steps are planned for it or refused."""
     model, batches = made()
