@@ -23,7 +23,7 @@ from .app import NO, YES
 from .dry import on_device
 from .given.loaded import need_torch, schedule_of
 from .given.remembered import capture_of, check_plan, has_link
-from .given.workload_options import remeasure_option
+from .given.workload_options import LEVEL_HELP, remeasure_option
 from .help import GroupedCommand
 from .options.files import json_option, output_option
 from .options.limits import budget_option
@@ -42,10 +42,7 @@ def target_options(function: Any) -> Any:
             "--meter",
             help="How bytes are measured: storage, allocator or cuda; by default as budgets count.",
         ),
-        click.option(
-            "--level",
-            help="Capture the model by block or by op; by default as for the plan, or by block.",
-        ),
+        click.option("--level", help=LEVEL_HELP),
         click.option(
             "--device", help="cpu, cuda or dry:a100-80gb; by default cuda if there is one."
         ),
@@ -92,7 +89,8 @@ def command(**given: Any) -> int:
         raise SchedsimError(f"--rounds {request.rounds} is negative", hint="0 leaves the times out")
     rules = _rules(request)
     plan = _plan_in(request.plan_file) if request.plan_file is not None else None
-    given_level, device = capture_of(plan, request.level, request.device)
+    known = plan.workload.source if plan is not None else None
+    level, device = capture_of(known, request.level, request.device)
     on_device(device)
     need_torch()
     from ..validation.environment import resolve_device
@@ -100,7 +98,7 @@ def command(**given: Any) -> int:
     from ..validation.validate import validate
 
     resolve_device(device)
-    level = given_level or "block"
+    level = level or "block"
     with working("capturing the model"):
         movable = plan is not None and has_link(plan)
         read = read_target(

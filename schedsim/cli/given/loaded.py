@@ -139,8 +139,9 @@ def read(
     movable |= any(isinstance(item, Plan) and has_link(item) for item in items.values())
     for name in source.files:
         if is_target(name) and workload is None:
-            beside = next((item for item in items.values() if isinstance(item, Plan)), None)
-            level, where = capture_of(beside, source.level, source.options["device"])
+            plans = (item for item in items.values() if isinstance(item, Plan))
+            known = next((item.workload.source for item in plans), None)
+            level, where = capture_of(known, source.level, source.options["device"])
             on_device(where)
             need_torch()
             from ...validation.targets import read_target

@@ -52,21 +52,17 @@ def source_of(known: WorkloadSource, source: Source, name: str) -> Source:
         options = no_options(_checked_options(known.options, name))
         return Source(source.files, options, again=source.again)
     if known.kind == "model":
-        where = {
-            **no_options({}),
-            "device": source.options["device"] or known.options.get("device"),
-        }
-        level = source.level or known.options.get("level")
+        level, device = capture_of(known, source.level, source.options["device"])
+        where = {**no_options({}), "device": device}
         return Source((known.target, *source.files), where, level, again=source.again)
     file = _found_file(known.path, beside=name)
     return Source((file, *source.files), source.options, source.level, again=source.again)
 
 
 def capture_of(
-    plan: Plan | None, level: str | None, device: str | None
+    known: WorkloadSource | None, level: str | None, device: str | None
 ) -> tuple[str | None, str | None]:
-    """`level` and `device` of a model given beside `plan`: what is not given is as for the plan."""
-    known = plan.workload.source if plan is not None else None
+    """The level and device of a model, as for the plan that remembers `known` where not given."""
     if known is None or known.kind != "model":
         return level, device
     return level or known.options.get("level"), device or known.options.get("device")

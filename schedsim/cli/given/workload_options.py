@@ -18,6 +18,8 @@ from .workload_source import Source
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+LEVEL_HELP = "Capture the model by block or by op; by default as a given plan was, else by block."
+
 
 def remeasure_option(function: Function) -> Function:
     """``--remeasure``, for every command that may reuse times measured before."""
@@ -53,7 +55,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--level",
         shell_complete=OF_OPTIONS["level"],
-        help="Capture the model by block or by op; by default as for a plan beside it, or block.",
+        help=LEVEL_HELP,
     )(command)
     for flag, field, kind, help_text in reversed(OPTIONS):
         completed = OF_OPTIONS.get(field)

@@ -174,7 +174,7 @@ class HeldState:
 
         Not for what each graph trains: one graph may run with the parameters of many layers.
         """
-        trained = [t for t in self._alive() if t.is_leaf and t.requires_grad]
+        trained = self._trained()
         return 2 * storage_bytes(trained) + _STEP_BYTES * len(trained)
 
     def adam_step_bytes(self) -> int:
@@ -182,10 +182,13 @@ class HeldState:
 
         Beside these it makes copies of one parameter, or of all where torch takes all at once.
         """
-        trained = [t for t in self._alive() if t.is_leaf and t.requires_grad]
+        trained = self._trained()
         states = self._optimizer_bytes() or self.adam_bytes()
         resident = self._fixed_bytes + self._options.extra_bytes
         return resident + storage_bytes(trained) + states + self._adam_copies(trained)
+
+    def _trained(self) -> list[torch.Tensor]:
+        return [t for t in self._alive() if t.is_leaf and t.requires_grad]
 
     def _adam_copies(self, trained: list[torch.Tensor]) -> int:
         own = [it for it in list(_stepped) if self.device_of(it) is not None]

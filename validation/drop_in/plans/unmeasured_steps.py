@@ -31,9 +31,12 @@ class UnmeasuredSteps:
 
     def see(self, calls: StepCalls) -> None:
         """A step with these `calls` is over, all backwards among them."""
+        kind = calls.keys, calls.halves
+        seen = self._seen.get(kind)
+        if seen is not None and seen.bindings == tuple(call.binding for call in calls.rows):
+            return  # nearly every step of a loop
         if len(self._seen) < _MOST_KINDS:
-            record = replace(record_without_measurements(calls), order=calls.halves)
-            self._seen[record.keys, record.halves] = record
+            self._seen[kind] = replace(record_without_measurements(calls), order=calls.halves)
 
     def forget(self, index: int) -> None:
         """Forget the steps in which part `index` ran: no other will."""
