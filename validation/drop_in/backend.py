@@ -35,6 +35,7 @@ from ..torch_private.dynamo_settings import (
 )
 from ..torch_private.frame_callbacks import when_call_ends, when_compiling
 from ..torch_private.graph_halves import Strides, compiled_in_halves
+from ..torch_private.replaced_data import break_at_replaced_data
 from ..torch_private.sharded_groups import gathers_around
 from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
 from ..torch_private.storage_refs import share_of
@@ -172,7 +173,7 @@ class _Frames:
 
     def __init__(self) -> None:
         self.num_runs, self.awaits_first = 0, True
-        self._was_allowed = False
+        self._was_allowed = self._broke_at_data = False
         self._breaks: dict[str, int] = {}
         self._skipped: list[tuple[CodeType, str]] = []
 
@@ -185,12 +186,14 @@ class _Frames:
         """Dynamo shall trace recurrent layers, which `keep_layers_whole` takes as one op each."""
         self._breaks, self.awaits_first = breaks_so_far(), False
         break_at_packed_sequences()
+        self._broke_at_data = break_at_replaced_data(True)
         # On CUDA they are other ops, which would have to be planned as they are.
         if not torch.cuda.is_available():
             self._was_allowed = allow_recurrence(True)
 
     def ends(self, frame: FrameType) -> None:
         """Note a function that Dynamo has given up, or whose graph breaks."""
+        break_at_replaced_data(self._broke_at_data)
         if not torch.cuda.is_available():
             allow_recurrence(self._was_allowed)
         skipped = skipped_code(frame, self._breaks)
@@ -269,7 +272,7 @@ def _part_of_fixed_sizes(
         def prepare(
             joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]
         ) -> TracedPart:
-            found = joint_part(joint, num_outputs, fixed, names)
+            found = joint_part(joint, num_outputs, fixed, names, session.changing(examples))
             if session.is_distributed and torch.distributed.get_world_size() > 1:
                 _refuse_communication(found.program)
             name = f"part{len(session.parts)}" if session.parts else "step"

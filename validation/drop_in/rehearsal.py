@@ -57,7 +57,8 @@ def rehearse(
         The step by the schedules differs from the plain one, or fails.
     """
     left = _left_as_it_is(model, inputs, keywords, session.checks)
-    with _in_training(model), session.rehearsing(), left:
+    with _in_training(model), session.rehearsing(), left as written:
+        session.note_written(written)
         with untouched(model):
             refused: InfeasibleBudgetError | None = None
             try:
@@ -124,8 +125,10 @@ def _left_as_it_is(
     keywords: Mapping[str, Any],
     records: bool,
     skip: frozenset[str] = frozenset(),
-) -> Iterator[None]:
+) -> Iterator[tuple[torch.Tensor, ...]]:
     """Restore what a forward changes besides buffers: counters, globals, generators, parameters.
+
+    Gives the tensors that the plain forward writes in place.
 
     Parameters
     ----------
@@ -152,7 +155,7 @@ def _left_as_it_is(
     contents = [(tensor, tensor.detach().clone()) for tensor in written]
     held = DataPlaces([*model.parameters(), *model.buffers(), *written])
     try:
-        yield
+        yield written
     finally:
         held.restore()
         state.restore()

@@ -21,7 +21,7 @@ from ..dry_cuda import has_values
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ..measure.allocator import NO_BLOCKS
 from ..torch_private.skipped_frames import breaks_so_far
-from ..torch_private.storage_refs import weakly
+from ..torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, weakly
 from ..user_warnings import warn_user
 from .beside.held_state import HeldState
 from .beside.optimizer_steps import OptimizerSteps, close_all
@@ -91,6 +91,7 @@ class Session(ABC):
         self._optimizers = OptimizerSteps(held, self._resident.around_bytes, self.is_trained)
         self._forgotten = Forgotten()
         self._breaks_before = breaks_so_far()
+        self._written: list[StorageWeakRef] = []
 
     # -- around what runs -------------------------------------------------------------------------
 
@@ -125,6 +126,21 @@ class Session(ABC):
         if line not in self.check_note:
             self.note(line)
             warn_user(line, kind)
+
+    def note_written(self, tensors: Sequence[torch.Tensor]) -> None:
+        """A forward writes `tensors`, which were there before it."""
+        self._written = [weakly(tensor) for tensor in tensors if tensor.layout is torch.strided]
+
+    def changing(self, inputs: Sequence[Any]) -> list[int]:
+        """Which of a part's `inputs` a forward writes, there or behind the part."""
+        storages = {reference.cdata for reference in self._written if not is_gone(reference)}
+        return [
+            i
+            for i, it in enumerate(inputs)
+            if type(it) in (torch.Tensor, nn.Parameter)
+            and it.layout is torch.strided
+            and storage_key(it) in storages
+        ]
 
     def add(self, part: TracedPart) -> None:
         """Add `part` to the parts that steps may run; on a dry device no results are compared."""

@@ -20,6 +20,7 @@ from ..torch_private.dynamo_settings import (
     without_logging,
 )
 from ..torch_private.grouped_products import grouped_products
+from ..torch_private.replaced_data import break_at_replaced_data
 
 _NUMBERS = count()
 """Of the functions that Dynamo traces: each has a name of its own."""
@@ -65,6 +66,7 @@ class Tracing:
         """Around a call in which Dynamo may trace."""
         break_at_packed_sequences()
         with ExitStack() as stack:
+            stack.callback(break_at_replaced_data, break_at_replaced_data(True))
             # A hook that is registered later must become part of the step.
             settings: dict[str, Any] = {
                 "skip_nnmodule_hook_guards": False,

@@ -128,6 +128,7 @@ def joint_part(
     num_outputs: int,
     fixed: frozenset[int],
     names: Sequence[str],
+    changing: Collection[int] = (),
 ) -> JointPart:
     """The program of a joint graph whose first `num_outputs` outputs are those of the forward half.
 
@@ -137,13 +138,16 @@ def joint_part(
         Positions of the inputs that are parameters and buffers.
     names
         Expressions by which Dynamo names the inputs.
+    changing
+        Positions of inputs that code behind this part writes before the backward half: what reads
+        them runs once, in the forward half.
 
     Raises
     ------
     UnsupportedError
         The graph contains a construct that cannot be scheduled; the message names it.
     """
-    return _JointBuilder(graph_module, num_outputs, fixed, names).part()
+    return _JointBuilder(graph_module, num_outputs, fixed, names, changing).part()
 
 
 class _JointBuilder(ProgramBuilder):
@@ -153,11 +157,12 @@ class _JointBuilder(ProgramBuilder):
         num_outputs: int,
         fixed: frozenset[int],
         names: Sequence[str],
+        changing: Collection[int],
     ) -> None:
         traced = Traced(graph_module, (), "dynamo", False, {})
         device = _device(graph_module)
         super().__init__(traced, device)
-        self.num_outputs, self.fixed = num_outputs, fixed
+        self.num_outputs, self.fixed, self.changing = num_outputs, fixed, changing
         self.sources = list(names)
         self.names = [clean(name) for name in names]
         self.found: dict[str, OpenSize] = {}
@@ -330,14 +335,18 @@ class _JointBuilder(ProgramBuilder):
             for _, role in outputs
             if role.kind == "mutation" and role.of == "input"
         }
-        if not changed:
+        found = [self.inputs[i] for i in self.changing if self.inputs[i] >= 0]
+        later = {program.values[v].storage for v in found} - changed
+        if not changed | later:
             return
         for i, call in enumerate(program.calls):
             args = call.lean[1] if call.lean else call.args
             read = {program.values[v].storage for v in refs((args, call.kwargs))}
-            if call.is_view or not read & changed:
+            if call.is_view or not read & (changed | later):
                 continue
             if i > program.seed:
+                if not read & changed:
+                    continue  # as in a plain step, for autograd to accept or not
                 raise UnsupportedError(
                     f"{call.name} in backward reads an input that forward changes"
                 )
