@@ -15,6 +15,7 @@ from ..parts.part_line import LinePlan, PartCost
 from ..parts.part_sizes import Binding
 from ..parts.small_groups import SmallGroups
 from ..parts.traced_part import TracedPart
+from ..records.step_calls import StepCalls
 from ..records.step_record import Key, StepRecord, last_first
 from .first_refusals import FirstRefusals
 from .first_steps import FirstSteps
@@ -23,7 +24,7 @@ from .line_steps import LineSteps
 from .other_sizes import OtherSizes
 from .schedule_search import ScheduleSearch
 from .single_steps import plan_single, store_all_peak
-from .unmeasured_steps import UnmeasuredSteps
+from .unmeasured_steps import UnmeasuredSteps, record_without_measurements
 
 T = TypeVar("T")
 
@@ -78,6 +79,7 @@ class StepPlans:
         self._chosen: dict[tuple[Key, Binding], int] = {}
         self._unknown: set[str] = set()
         self._said: set[str] = set()
+        self._surprising: TracedPart | None = None  # a part that was called once more than planned
 
     # -- for the room of the allocator ------------------------------------------------------------
 
@@ -319,13 +321,27 @@ class StepPlans:
 
     def _unforeseen(self, index: int, binding: Binding) -> int:
         """The schedule of least memory, for one call more than steps were planned for."""
-        part = self._parts[index]
-        self._say(
-            f"{part.name} is called once more than steps were planned for, before the backwards "
-            "of its earlier calls, beside which it does not fit: this step may exceed the budget",
-            PlainStepWarning,
-        )
-        return self._least(part, binding)
+        self._surprising = self._parts[index]
+        return self._least(self._surprising, binding)
+
+    def tell_unforeseen(self, calls: StepCalls) -> None:
+        """Say so if such a call does not fit beside the `calls` with which it has come.
+
+        In a backward, when all calls are known: the first plans of the call alone may be refused
+        beside what its step keeps, and its schedule of least memory fits all the same.
+        """
+        part, self._surprising = self._surprising, None
+        if part is None or not calls.rows or self.known.budget_bytes is None:
+            return
+        line = self._lines.least_line(record_without_measurements(calls))
+        costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
+        if line.peak_of(costs) > self.known.budget_bytes:
+            self._say(
+                f"{part.name} is called once more than steps were planned for, before the "
+                "backwards of its earlier calls, beside which it does not fit: this step may "
+                "exceed the budget",
+                PlainStepWarning,
+            )
 
     @staticmethod
     def _least(part: TracedPart, binding: Binding) -> int:
