@@ -27,7 +27,7 @@ LOOPS = {
     "train_like_torchtitan": ((), ["equal after resuming"]),
 }
 # Those that run without the slow tier.
-QUICK = ("train_with_everything", "train_with_ddp")
+QUICK = ("train_with_ddp",)
 
 
 @pytest.mark.parametrize("name", slow_where(LOOPS, lambda name: name not in QUICK))

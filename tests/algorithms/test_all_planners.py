@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schedsim.algorithms import PLANNERS, get_planner
 from schedsim.algorithms.chains.persistent import Problem
 from schedsim.algorithms.exhaustive import exhaustive
-from tiers import examples
+from tiers import examples, slow_where
 
 import schedsim
 from schedsim import Schedule, simulate
@@ -38,7 +38,9 @@ def some_budget(rng, chain) -> int:
     return int(rng.integers(max(0, least - 5), most + 2))
 
 
-@pytest.mark.parametrize("part", range(4))  # of two thousand, to be shared by processes
+@pytest.mark.parametrize(
+    "part", slow_where(range(4), lambda part: part > 1)
+)  # of two thousand, to be shared by processes
 @given(seed=st.integers(0, 10**12), num_stages=st.integers(1, 8), integers=st.booleans())
 @settings(max_examples=examples(500))
 def test_plans_keep_their_promises(part, seed, num_stages, integers):

@@ -27,6 +27,7 @@ def module(name):
 executed = module("executed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     slow_where(executed.TUTORIALS, lambda page: page.stem != "framework-author"),

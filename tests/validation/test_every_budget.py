@@ -40,6 +40,7 @@ def measured_peak(model, resident_bytes, step):
     return resident_bytes + reading.peak_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", slow_where(["gpt2", "llama", "vit", "resnet", "unet"], lambda name: name != "llama")
 )

@@ -100,7 +100,7 @@ def test_every_option_has_a_sample(command):
     "command",
     slow_where(
         [name for name in COMMANDS if name not in ALONE],
-        lambda name: name in ("cluster", "plan", "pipeline"),  # half a minute of hundreds of pairs
+        lambda name: name in ("cluster", "plan", "pipeline", "compare"),  # hundreds of pairs
     ),
 )
 def test_every_pair_is_honoured_or_refused(command, watched, capsys):

@@ -45,6 +45,7 @@ def test_a_row_may_be_a_search():
     assert least["reserved_bytes"] > 10**9
 
 
+@pytest.mark.slow
 def test_what_fits_is_chosen_layer_by_layer():
     """As with ``--recompute fit``."""
     row = outcome(batch=4, seq=2048, recompute="fit", mem="22GB")

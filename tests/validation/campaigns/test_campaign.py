@@ -56,6 +56,7 @@ def test_a_campaign_is_run_once_and_resumed(small, capsys):
     assert rows_of(small) == rows
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_is_a_row(small, monkeypatch):
     """The plain model and store-all do not fit: the other schedules are run all the same."""
     step = MeasuredSteps.step

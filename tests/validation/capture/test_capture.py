@@ -84,6 +84,7 @@ def test_state_of_optimizers_is_static():
         capture(model, inputs, loss, optimizer="adm")
 
 
+@pytest.mark.slow
 def test_attention_of_cuda_stores_no_square_matrix():
     """T = 64: on CPU dropout makes the plain form; CUDA's stores the output and fp32 rows."""
     torch.manual_seed(0)

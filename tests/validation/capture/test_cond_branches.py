@@ -97,6 +97,7 @@ def test_the_backend_of_torch_compile_plans_it_too():
         )
 
 
+@pytest.mark.slow
 def test_branches_that_draw_are_refused_by_name():
     with pytest.raises(UnsupportedError, match=r"branch of torch.cond draws .*aten.rand_like"):
         schedsim.rematerialize(

@@ -165,6 +165,7 @@ def test_other_norms_and_outputs_keep_their_layout(uncompiled):
     assert [name for name, right in checks if not right] == []
 
 
+@pytest.mark.slow
 def test_an_image_that_is_viewed_as_a_row_is_copied_first(uncompiled):
     """A view of all of its entries, as a discriminator's head takes it, needs the traced layout."""
     torch.manual_seed(0)

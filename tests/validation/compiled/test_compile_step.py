@@ -36,6 +36,7 @@ def stepped():
     return model, inputs, loss, module
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_measured_peak_is_within_every_budget(stepped):
     """What was planned, to the byte where nothing has scratch."""
@@ -103,6 +104,7 @@ def test_a_plan_file_remembers_that_it_is_compiled(stepped, tmp_path):
     assert_close(left_by(again, model, inputs), left_by(module, model, inputs))
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_is_said(monkeypatch):
     """The step runs uncompiled, with a line."""
 

@@ -40,6 +40,7 @@ def test_groups_compute_the_plain_step(uncompiled, make):
     assert_close(left_by(module, model, inputs), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gated, convolutional])
 def test_repeated_groups_compute_the_same(uncompiled, make):
     """Plans of small budgets; statistics are updated once all the same."""

@@ -52,6 +52,7 @@ def image_model():
     return TinyResNet(), (torch.randn(64, 3, 8, 8),), loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make", slow_where([language_model, image_model], lambda make: make is language_model)
 )
@@ -190,6 +191,7 @@ def test_a_model_of_torchs_own_modules_without_any_graph_is_told_of():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_a_call_whose_inner_functions_are_planned_is_no_news():
     """What the outer function does between graphs is measured as code between graphs."""
     torch._dynamo.reset()
@@ -295,6 +297,7 @@ class Counting(torch.nn.Module):
         return self.layer(x) * self.num_calls
 
 
+@pytest.mark.slow
 def test_the_last_trace_is_told_before_steps_run_as_they_are():
     """Dynamo calls no backend then, so that the steps exceed a budget in silence."""
     with torch._dynamo.config.patch(recompile_limit=2):
@@ -334,6 +337,7 @@ class Coder(torch.nn.Module):
         return self.up(code)
 
 
+@pytest.mark.slow
 def test_a_loop_that_calls_methods_alone_is_told_of_and_what_the_line_says_works(monkeypatch):
     """Dynamo sees none of these calls. Methods that share their options share the budget."""
     frames = backend._Frames()

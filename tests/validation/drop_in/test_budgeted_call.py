@@ -18,6 +18,7 @@ from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.torch_private.module_tables import as_itself  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -115,7 +116,7 @@ class Anneals(nn.Module):
         return torch.tanh(self.layer(x)) * self.heat
 
 
-@pytest.mark.parametrize("in_buffer", [False, True])
+@pytest.mark.parametrize("in_buffer", slow_where([False, True], lambda it: not it))
 def test_a_number_that_each_forward_changes_is_named_with_what_to_write(in_buffer):
     """Where it stops Dynamo; in a buffer it does not."""
     model, x = Anneals(in_buffer), torch.randn(8, 4)
@@ -151,6 +152,7 @@ def test_variables_of_the_environment_are_followed(batch, monkeypatch):
         found.sum().backward()
 
 
+@pytest.mark.slow
 def test_a_variable_that_changes_every_step_is_not_traced_for_ever(batch, monkeypatch):
     """As many values as Dynamo would trace anew; then the step runs as it is, with one line."""
     monkeypatch.setenv("SCHEDSIM_SCALE_OF_A_TEST", "1")

@@ -50,14 +50,13 @@ def steps(door, checked, num_steps=6, bad=3):
 
 
 DOORS = ["whole", "by blocks", "in place", "backend"]
-FAST = [("in place", "factorize")]
 
 
 @pytest.mark.parametrize(
     ("door", "checked"),
     slow_where(
         [(door, checked) for door in DOORS for checked in CHECKED],
-        lambda case: case[0] in DOORS[2:] and (case[0], case[1].__name__) not in FAST,
+        lambda case: case[0] in DOORS[2:],
     ),
     ids=lambda it: it if isinstance(it, str) else it.__name__,
 )

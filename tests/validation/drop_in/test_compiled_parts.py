@@ -18,6 +18,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_numbers_are_those_of_inductor_and_the_peak_is_within_the_budget():
     """Dropout at the model's output too, whose numbers the caller holds."""

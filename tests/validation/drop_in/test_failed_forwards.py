@@ -76,6 +76,7 @@ def same(one, other):
     return one == other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["in place", pytest.param("backend", marks=pytest.mark.slow)])
 def test_a_forward_that_raises_leaves_what_the_plain_one_leaves(door):
     """The statistics in front of the table have moved, those behind it have not."""
@@ -105,6 +106,7 @@ def refuse_large(gradient):
         raise ArithmeticError("a gradient is too large")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", [pytest.param("in place", marks=pytest.mark.slow), "backend"])
 def test_a_backward_that_raises_is_told_of_as_it_leaves_other_gradients(door):
     """A graph gives its gradients together, and the plain step one after another."""

@@ -125,6 +125,7 @@ def _scheduled_inside(rank):
     assert freed() is None
 
 
+@pytest.mark.slow
 def test_ops_inside_of_sharded_blocks_are_scheduled():
     """The peak is the predicted one, within the budget; the model is left as it was, and freed."""
     run_ranks(_scheduled_inside, 1)
@@ -271,6 +272,7 @@ def _with_gaps(rank):
     assert resident + reading.peak_bytes <= 1.01 * (budget - session._room.room_bytes)
 
 
+@pytest.mark.slow
 def test_a_rank_leaves_room_for_what_its_allocator_reserves():
     """Each rank for itself; on a CPU, for gaps that are made up."""
     run_ranks(_with_gaps, 1)

@@ -147,6 +147,7 @@ def first_in_first_out(model, batches):
         losses[i] = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "budget"),
     [pytest.param(first_in_first_out, 700_000, marks=pytest.mark.slow), (in_turns, 450_000)],
@@ -175,6 +176,7 @@ def _peak(model, batches, step):
     return reading.peak_bytes
 
 
+@pytest.mark.slow
 def test_another_order_is_told_and_planned_anew():
     """Backwards from the last call to the first, and later from the first to the last."""
     torch.manual_seed(0)
@@ -220,6 +222,7 @@ def _trained(model, x):
     return loss.detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "share"),
     [pytest.param(forward_first, 0.8, marks=pytest.mark.slow), (held_forward, 0.6)],

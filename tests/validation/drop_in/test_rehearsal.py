@@ -117,6 +117,7 @@ class FakeQuantized(nn.Linear):
         return nn.functional.linear(x, self.quantized(), self.bias)
 
 
+@pytest.mark.slow
 def test_what_observers_have_seen_is_not_left_by_planning(batch):
     """Their ranges are averages over steps: a step too many would be another training."""
     found = []

@@ -69,6 +69,7 @@ def test_a_model_is_freed_with_its_plans_and_its_record():
     assert not is_profiling()
 
 
+@pytest.mark.slow
 def test_a_backward_that_keeps_the_graph_is_told_of():
     """What a schedule would free as it goes stays; the gradients are the plain step's."""
     torch.manual_seed(0)

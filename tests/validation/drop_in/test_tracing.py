@@ -112,6 +112,7 @@ class Masked(nn.Module):
         return self.last(x * torch.from_numpy(keep)[:, None])
 
 
+@pytest.mark.slow
 def test_numpy_draws_as_in_the_plain_step():
     """From its own generator, and none of these draws is a constant of a graph."""
     torch.manual_seed(0)
@@ -140,6 +141,7 @@ class Counting(nn.Module):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("door", ["in place", pytest.param("backend", marks=pytest.mark.slow)])
 def test_a_number_that_counts_forwards_is_planned_once(door):
     """In place by itself; by the backend with the setting that Dynamo's own message names."""
@@ -177,6 +179,7 @@ class Remembering(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_a_list_that_grows_is_named():
     torch._dynamo.reset()
     model = nn.Sequential(Remembering())

@@ -437,7 +437,7 @@ REFUSED = {
     "in place": ("iterator",),
 }
 # One of each kind that in place runs without the slow tier.
-QUICK = ("attribute", "counter", "dropout p", "hook", "buffer replaced", "lstm")  # fmt: skip
+QUICK = ("attribute", "buffer replaced", "lstm")
 # Their loss is the loop's own in place, and their model a plain one.
 LOSSES = ("mixup of python", "mixup of numpy", "closure", "bound method", "logging")  # fmt: skip
 
@@ -479,6 +479,7 @@ def test_each_new_plan_is_said_once_and_names_what_changed():
     assert "model.layers.0.tau is 1.0 instead of 2.0" in said[0][1]
 
 
+@pytest.mark.slow
 def test_plans_that_do_not_last_give_way_to_blocks_and_at_last_to_the_plain_step():
     """Four plans, for 0.1 and the three first of 0.5, 0.25, 0.167, 0.125; then no more."""
     assert [kind for kind, _ in lines("momentum")] == ["ReplannedWarning"] * 3 + [

@@ -36,6 +36,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_where(SMALL, lambda name: name != "gpt2"))
 def test_a_step_on_fakes_takes_what_the_real_one_takes(name):
     """To the byte, of three models; random states and kernels' own workspace are in neither."""
@@ -59,6 +60,7 @@ class Checkpointed(nn.Module):
         return x.square().mean()
 
 
+@pytest.mark.slow
 def test_checkpoints_count_as_they_run():
     """Recomputation in the backward pass has names of its own, and the bytes of the real run."""
     model, x = Checkpointed(True), torch.zeros(256, 32)
@@ -93,6 +95,7 @@ def test_a_step_that_nobody_could_allocate():
     assert peak > "19GB"
 
 
+@pytest.mark.slow
 def test_equal_steps_have_equal_peaks():
     """20 runs, with garbage in between that the collector takes when it likes."""
     model, x, found = Checkpointed(True), torch.zeros(64, 32), set()

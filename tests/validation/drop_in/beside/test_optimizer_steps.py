@@ -216,6 +216,7 @@ def test_states_of_the_first_step_are_planned_for_before_the_second():
     assert resident + reading.peak_bytes <= budget
 
 
+@pytest.mark.slow
 def test_states_for_which_there_is_no_room_are_named_in_the_refusal():
     model, x = model_and_input()
     size = parameters_bytes(model)
@@ -254,6 +255,7 @@ class Words(nn.Module):
         return self.head(torch.tanh(self.table(words)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "budget", [1000, pytest.param(420_000, marks=pytest.mark.slow)], ids=["first", "second step"]
 )

@@ -54,6 +54,7 @@ def gradients(model, call, num_blocks):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "num_blocks", "reason"),
     [

@@ -105,6 +105,7 @@ def trained(model, steps, *, once=True):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breaks", "once"), [(False, True), pytest.param(True, False, marks=pytest.mark.slow)]
 )

@@ -117,6 +117,7 @@ def test_by_the_backend_of_torch_compile():
         assert same(step(compiled, across, number), step(plain, across, number))
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_followed_is_said(monkeypatch):
     """Where no second trace is possible, gradients are copied, and the step is told of."""
     torch.manual_seed(0)
@@ -195,6 +196,7 @@ def test_a_schedule_that_repeats_ops_of_the_backward_is_taken_over():
     assert len(other.schedules[-1]) - other.graph.num_ops == len(again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_in_place", [True, False])
 def test_a_gradient_penalty_says_what_to_do(is_in_place):
     """Of all it needs, the second derivative alone must not be by a schedule."""
@@ -247,6 +249,7 @@ class Twofold(nn.Module):
         return Scaled.apply(torch.tanh(x), self.first, self.second)
 
 
+@pytest.mark.slow
 def test_zeros_of_a_function_of_the_user_stay_zeros():
     """The plain step gives the second parameter zeros, and not none: weight decay acts on it."""
     model, x = Twofold(), torch.randn(8, 16)

@@ -61,6 +61,7 @@ class Positions(nn.Module):
         return self.layers(x + self.table[: x.shape[1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [None, 64])
 def test_the_length_of_a_table_is_no_length_to_plan_for(told):
     """The budget need not hold what nobody gives."""
@@ -95,6 +96,7 @@ class Dispatched(nn.Module):
         return torch.zeros_like(x).index_add(0, rows, done)
 
 
+@pytest.mark.slow
 def test_the_rows_of_experts_are_measured_together():
     """Torch knows that each of the numbers may be all rows, but no step has all rows for each."""
     torch._dynamo.reset()

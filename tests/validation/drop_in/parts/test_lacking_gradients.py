@@ -144,6 +144,7 @@ class Pooled(nn.Module):
         return self.head(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("is_in_place", "compiled"),
     slow_where(

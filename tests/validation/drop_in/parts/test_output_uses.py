@@ -112,6 +112,7 @@ def test_the_plan_counts_what_the_loop_holds_of_the_outputs_and_no_more(loop):
         assert torch.equal(mine, its)
 
 
+@pytest.mark.slow
 def test_a_budget_that_only_a_loop_without_logits_fits_is_not_refused():
     model, words = made()
     plain = copy.deepcopy(model)
@@ -185,6 +186,7 @@ def test_what_grows_from_step_to_step_is_planned_for_ahead(monkeypatch):
     assert planned[-1] >= storage_bytes([*model.parameters()]) + 38 * LOGITS_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", ["100%", "87%"])
 def test_an_output_that_its_own_backward_reads_is_gone_after_that(budget):
     """The tanh at the end reads its output, and the layers before it do not."""
@@ -213,6 +215,7 @@ def test_what_two_uses_have_in_common():
     assert not one.common(other).covers(one)
 
 
+@pytest.mark.slow
 def test_the_least_use_keeps_single_numbers():
     """A loop holds its loss, whose gradient comes; of a part without a loss all gradients come."""
     model, words = made()
@@ -240,6 +243,7 @@ class TwoOutputs(Language):
         return self.head(torch.tanh(self.layers[0](h))), h * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_steps_in_turns_with_other_code_between_halves_are_all_measured(turns):
     def loop(model, words, steps):

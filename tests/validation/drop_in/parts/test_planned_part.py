@@ -26,6 +26,7 @@ def output_of(weight):
     return lambda x: stacked(x, weight)[0]
 
 
+@pytest.mark.slow
 def test_costs_of_another_part_are_taken_and_those_before_are_forgotten(monkeypatch):
     """A part for other strides of gradients takes them again when they have been measured."""
     torch._dynamo.reset()
@@ -49,6 +50,7 @@ def test_costs_of_another_part_are_taken_and_those_before_are_forgotten(monkeypa
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_what_shall_be_kept_runs_once():
     """By a pattern; one that names nothing is said."""
     torch._dynamo.reset()
@@ -66,6 +68,7 @@ def test_what_shall_be_kept_runs_once():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_ops_are_measured_without_a_look_at_each(monkeypatch):
     """AOTAutograd looks at every op of a graph's first call, which takes longer than small ops."""
     modes, measure = [], planned_part.device_costs

@@ -92,6 +92,7 @@ def test_beyond_the_most_sizes_steps_run_uncompiled_and_then_as_they_are(monkeyp
     assert len(session().parts) == 3
 
 
+@pytest.mark.slow
 def test_equal_groups_of_two_graphs_are_one():
     """The layer behind a graph break is the one before it."""
 

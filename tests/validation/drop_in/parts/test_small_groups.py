@@ -84,6 +84,7 @@ def test_small_groups_fit_less_than_large_ones(make, uncompiled, monkeypatch):
     assert refused.value.plan.min_feasible_bytes > ROOM
 
 
+@pytest.mark.slow
 def test_groups_become_small_when_a_measured_step_is_planned(uncompiled):
     """The first step fits in large ones; what stands in their place is compared with the model."""
     model, inputs, loss = branched()
@@ -144,6 +145,7 @@ def test_parts_of_a_step_that_breaks(uncompiled):
     assert all(part.has_small_groups for part in session().parts)
 
 
+@pytest.mark.slow
 def test_a_refusal_names_the_least_of_both(uncompiled):
     with pytest.raises(InfeasibleBudgetError) as refused:
         steps_within(by_backend, 1000)

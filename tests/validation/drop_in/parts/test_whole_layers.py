@@ -66,6 +66,7 @@ every_model = pytest.mark.parametrize("made", MODELS, indirect=True, ids=["lstm"
 the_lstm = pytest.mark.parametrize("made", MODELS[:1], indirect=True, ids=["lstm"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "made",
     [pytest.param(case, marks=[pytest.mark.slow] * (case[0] is Tagger)) for case in MODELS],

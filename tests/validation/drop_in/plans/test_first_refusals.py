@@ -84,6 +84,7 @@ def named_for(make, in_loop):
     return int(re.search(r"budget=(\d+)", refused.value.hint)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_loop", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [pytest.param(by_backend, marks=pytest.mark.slow), in_place])
 def test_the_budget_that_a_first_refusal_names_is_enough_for_all_graphs(make, in_loop):
@@ -195,6 +196,7 @@ class Alike(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_the_budget_that_is_named_has_room_for_the_states_of_layers_that_share_a_graph():
     """Those of Adam are as many as the parameters of all layers, not of all graphs."""
     torch._dynamo.reset()

@@ -41,6 +41,7 @@ def test_refusals_lead_to_a_budget_that_works():
     same(model, plain, x, budget)
 
 
+@pytest.mark.slow
 def test_the_budget_that_a_refusal_names_has_room_for_the_loss(monkeypatch):
     """For the number that each loop has, which is there while a backward runs, and its gradient."""
     torch.manual_seed(0)
@@ -93,6 +94,7 @@ def test_the_first_budget_that_is_named_works(door):
     train(named)
 
 
+@pytest.mark.slow
 def test_a_guess_refuses_no_budget():
     """How much the loss takes is not known before the first step: a budget that fits is taken."""
     torch.manual_seed(0)

@@ -71,6 +71,7 @@ class LateTraced(nn.Module):
         return torch.tanh(self.last(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_code_before_the_first_part_is_counted(broken):
     """What it keeps for its backward is there in every part, whether there is one or more."""

@@ -122,6 +122,7 @@ def test_kinds_of_steps_in_turns_are_all_planned_within_a_share_of_the_largest()
     assert 0.8 * taken < session.budget_bytes < taken / 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [pytest.param(0.8, marks=pytest.mark.slow), 0.7])
 def test_micro_batches_one_ahead_run_what_was_planned(share):
     """Calls of one part in turns share a schedule: none of them alone is given what is left."""

@@ -57,6 +57,7 @@ class TakesMuch(torch.autograd.Function):
         return gradient + torch.zeros(500_000)[0]
 
 
+@pytest.mark.slow
 def test_a_budget_below_what_the_code_outside_takes_is_refused_with_that():
     """No schedule of the part takes less."""
     torch.manual_seed(0)

@@ -80,6 +80,7 @@ def test_a_copy_grows_apart():
     assert (len(calls.rows), calls.order) == (1, [0])
 
 
+@pytest.mark.slow
 def test_what_lies_in_a_cycle_is_freed_once_a_later_call_is_done():
     class Box:
         """Holds itself."""

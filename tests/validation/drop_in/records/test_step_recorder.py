@@ -22,6 +22,7 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 
 
+@pytest.mark.slow
 def test_no_record_begins_in_the_forward_in_which_one_ended(monkeypatch):
     """A range that is open there writes to the memory of the record that ended."""
     told = []
@@ -148,6 +149,7 @@ def test_a_record_ends_where_a_part_has_no_backward():
     assert reading.peak_bytes > 0
 
 
+@pytest.mark.slow
 def test_steps_under_another_profiler_are_measured_later():
     """The loss is not within the budget so long, which is said once; the next step tells."""
     torch.manual_seed(0)
