@@ -83,7 +83,7 @@ class LocalSession(Session):
             yield
         except torch.OutOfMemoryError:
             self.plans.refusals.tell(self._step.calls)  # which names a budget that works
-            self.plans.tell_unforeseen(self._step.calls)
+            self.plans.tell_doubt(self._step.calls)
             raise
         self.plans.refusals.tell(self._step.calls, more_may_come=True)
 
@@ -213,7 +213,7 @@ class LocalSession(Session):
     ) -> None:
         """The backward half of a call of `part` is about to run, with the gradients `given`."""
         self.plans.refusals.tell(self._step.calls)
-        self.plans.tell_unforeseen(self._step.calls)
+        self.plans.tell_doubt(self._step.calls)
         number = self._step.calls.number_of(header)
         if number >= 0 and not self.is_rehearsing:
             call = self._step.calls.rows[number]

@@ -21,7 +21,6 @@ from ...user_warnings import warn_user
 from ..parts.output_uses import gone_among
 from ..parts.part_sizes import Binding
 from ..parts.traced_part import TracedPart
-from ..records.outside_code import OutsideBytes
 from ..records.step_calls import StepCalls
 from ..records.step_record import Key, StepRecord
 from .first_steps import LOSS_BYTES, FirstSteps, guessed_bytes
@@ -29,7 +28,7 @@ from .known_steps import KnownSteps
 from .line_steps import LineSteps
 from .ordered_line import least_budget
 from .schedule_search import infeasible
-from .unmeasured_steps import UnmeasuredSteps, record_without_measurements
+from .unmeasured_steps import UnmeasuredSteps, record_without_measurements, with_loss
 
 _NO_LIMIT = 2**53
 
@@ -175,14 +174,14 @@ class FirstRefusals:
         assert known.budget_bytes is not None
         assert known.plan is not None
         self._as_dropped(record)
-        line = self._lines.least_line(_with_loss(record, LOSS_BYTES))
+        line = self._lines.least_line(with_loss(record, LOSS_BYTES))
         least = least_budget(line, known.budget_bytes)
         part, binding = self._parts[record.keys[-1][0]], record.bindings[-1]
         held, guessed = part.output_bytes(binding), guessed_bytes(part, binding)
         for index, _ in record.keys:
             self._parts[index].guess_held()
         # With all outputs held until the next step has made its own.
-        line = self._lines.least_line(_with_loss(record, guessed + part.given_bytes(binding)), held)
+        line = self._lines.least_line(with_loss(record, guessed + part.given_bytes(binding)), held)
         roomy = max(least, least_budget(line, known.budget_bytes))
         plan = replace(known.plan, budget_bytes=known.budget_bytes, least=LeastBudget(least))
         name = f"the first forward, of {len(record.keys)} graphs or more,"
@@ -201,9 +200,3 @@ class FirstRefusals:
         """Take the loop to drop outputs: what it may hold refuses no step before it is seen."""
         for index, _ in record.keys:
             self._parts[index].guess_use(self._gone.get(index, frozenset()))
-
-
-def _with_loss(record: StepRecord, num_bytes: int) -> StepRecord:
-    """`record`, in which the code between forward and backward takes so many bytes."""
-    taken = OutsideBytes(num_bytes, num_bytes)
-    return replace(record, after_forward=(*record.after_forward[:-1], taken))

@@ -18,13 +18,13 @@ from ..parts.traced_part import TracedPart
 from ..records.step_calls import StepCalls
 from ..records.step_record import Key, StepRecord, last_first
 from .first_refusals import FirstRefusals
-from .first_steps import FirstSteps
+from .first_steps import LOSS_BYTES, FirstSteps
 from .known_steps import KnownSteps
 from .line_steps import LineSteps
 from .other_sizes import OtherSizes
 from .schedule_search import ScheduleSearch
 from .single_steps import plan_single, store_all_peak
-from .unmeasured_steps import UnmeasuredSteps, record_without_measurements
+from .unmeasured_steps import UnmeasuredSteps, record_without_measurements, with_loss
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class StepPlans:
         self._chosen: dict[tuple[Key, Binding], int] = {}
         self._unknown: set[str] = set()
         self._said: set[str] = set()
-        self._surprising: TracedPart | None = None  # a part that was called once more than planned
+        self._doubt: str | None = None  # what was not planned for in the present step, in words
 
     # -- for the room of the allocator ------------------------------------------------------------
 
@@ -310,10 +310,8 @@ class StepPlans:
     def _late(self, key: Key, binding: Binding) -> int:
         """The schedule of least memory, for a call larger than its step's first call implied."""
         part = self._parts[key[0]]
-        self._say(
-            f"{part.name} has larger inputs than its step began with"
-            f"{part.sizes.in_words(binding)}: this step may exceed the budget",
-            PlainStepWarning,
+        self._doubt = (
+            f"{part.name} has larger inputs than its step began with{part.sizes.in_words(binding)}"
         )
         self.known.num_planned = 0  # plan anew when the next step begins
         self.known.largest[key[0]] = binding
@@ -321,27 +319,27 @@ class StepPlans:
 
     def _unforeseen(self, index: int, binding: Binding) -> int:
         """The schedule of least memory, for one call more than steps were planned for."""
-        self._surprising = self._parts[index]
-        return self._least(self._surprising, binding)
+        part = self._parts[index]
+        self._doubt = (
+            f"{part.name} is called once more than steps were planned for, before the backwards "
+            "of its earlier calls, beside which it does not fit"
+        )
+        return self._least(part, binding)
 
-    def tell_unforeseen(self, calls: StepCalls) -> None:
-        """Say so if such a call does not fit beside the `calls` with which it has come.
+    def tell_doubt(self, calls: StepCalls) -> None:
+        """Say so if a call that was not planned for does not fit beside the `calls` of its step.
 
-        In a backward, when all calls are known: the first plans of the call alone may be refused
-        beside what its step keeps, and its schedule of least memory fits all the same.
+        In a backward, when all calls are known: plans for the call may be refused beside what its
+        step keeps, and its schedule of least memory fits all the same.
         """
-        part, self._surprising = self._surprising, None
-        if part is None or not calls.rows or self.known.budget_bytes is None:
+        doubt, self._doubt = self._doubt, None
+        if doubt is None or not calls.rows or self.known.budget_bytes is None:
             return
-        line = self._lines.least_line(record_without_measurements(calls))
+        record = with_loss(record_without_measurements(calls), LOSS_BYTES)
+        line = self._lines.least_line(record)
         costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
         if line.peak_of(costs) > self.known.budget_bytes:
-            self._say(
-                f"{part.name} is called once more than steps were planned for, before the "
-                "backwards of its earlier calls, beside which it does not fit: this step may "
-                "exceed the budget",
-                PlainStepWarning,
-            )
+            self._say(f"{doubt}: this step may exceed the budget", PlainStepWarning)
 
     @staticmethod
     def _least(part: TracedPart, binding: Binding) -> int:

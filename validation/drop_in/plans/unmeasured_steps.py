@@ -82,3 +82,9 @@ def record_without_measurements(calls: StepCalls) -> StepRecord:
         nothing,
         trained=trained if all(trained) else (),
     )
+
+
+def with_loss(record: StepRecord, num_bytes: int) -> StepRecord:
+    """`record`, in which the code between forward and backward takes so many bytes."""
+    taken = OutsideBytes(num_bytes, num_bytes)
+    return replace(record, after_forward=(*record.after_forward[:-1], taken))
