@@ -166,7 +166,7 @@ class Session(ABC):
         return torch.distributed.is_available() and torch.distributed.is_initialized()
 
     def is_trained(self) -> None:
-        """An optimizer steps the model: say so where nobody has called it for that."""
+        """An optimizer has stepped the model: say so where nobody has called it for that."""
         if self.awaits_call:
             self.awaits_call = False
             self._tell(

@@ -89,8 +89,8 @@ class OptimizerSteps:
     others
         Bytes besides, on a CPU: what the loop holds of inputs and outputs as an optimizer begins.
     is_trained
-        Method that is called as an optimizer of the model begins. It keeps its object no longer
-        alive.
+        Method that is called as a step of an optimizer of the model ends, which may call the model
+        in its closure. It keeps its object no longer alive.
     """
 
     def __init__(
@@ -105,6 +105,7 @@ class OptimizerSteps:
         self._num_looks = weakref.WeakKeyDictionary()
         self._num_steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
         self._num_steps = weakref.WeakKeyDictionary()
+        self._own: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._open: _Open | None = None
         self._peaks: dict[str, OptimizerPeak] = {}
         self._said: set[tuple[str, bool]] = set()
@@ -117,9 +118,8 @@ class OptimizerSteps:
             return
         self._num_steps[optimizer] = num_steps + 1
         device = self._held.device_of(optimizer)
-        tell = None if device is None or self._is_trained is None else self._is_trained()
-        if tell is not None:
-            tell()
+        if device is not None:
+            self._own.add(optimizer)
         # A record that ends with the step could begin under no other one.
         if device is None or in_backward() or (device.type == "cpu" and not may_record()):
             return
@@ -150,6 +150,11 @@ class OptimizerSteps:
 
         On a CPU nothing is measured there: a record stands in the way of the loop's own profiler.
         """
+        if optimizer in self._own:
+            self._own.discard(optimizer)
+            tell = None if self._is_trained is None else self._is_trained()
+            if tell is not None:
+                tell()
         if self._open is None or self._open.optimizer is not optimizer:
             return
         self._open.meter.mark()
