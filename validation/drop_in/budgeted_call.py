@@ -26,7 +26,7 @@ from ..torch_private.dynamo_settings import (
     last_graph_break,
     recompile_limit,
 )
-from ..torch_private.function_transforms import in_transform
+from ..torch_private.function_transforms import in_transform, is_traced
 from ..torch_private.global_settings import GlobalSettings
 from ..torch_private.module_tables import as_itself, call_as_itself
 from ..torch_private.pytrees import tree_leaves
@@ -115,9 +115,9 @@ class BudgetedCall:
 
     def _run(self, *inputs: Any, **keywords: Any) -> Any:
         model, session = self._model, self.session
-        is_compiling = torch.compiler.is_compiling()
-        if is_compiling or in_transform():
-            if not is_compiling:
+        traced = is_traced()
+        if traced or in_transform():
+            if not traced:
                 self._say_transformed()
             return call_as_itself(model)(*inputs, **keywords)
         if not self._is_step(inputs, keywords):
@@ -151,7 +151,8 @@ class BudgetedCall:
             self._says_transformed = True
             warn_user(
                 f"a forward of {type(self._model).__name__} within a transform of torch.func "
-                "(grad, vmap, ...) runs as it is, not within the budget",
+                "(grad, vmap, ...) or a level of forward-mode differentiation runs as it is, not "
+                "within the budget",
                 PlainStepWarning,
             )
 

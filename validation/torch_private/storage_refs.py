@@ -25,9 +25,16 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def strided_parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """`tensor`, or the indices and values of which a sparse one is made."""
+    """`tensor`, or the indices and values of which a sparse one is made.
+
+    Nothing for what has no storage: a zero that stands for a tangent, a tensor within a transform
+    of `torch.func`, or one in the form of a library.
+    """
     if tensor.layout is torch.strided:
-        return (tensor,)
+        lacks = tensor._is_zerotensor() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        return () if lacks else (tensor,)
+    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]  # not in the stub
+        return ()
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

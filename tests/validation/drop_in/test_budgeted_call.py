@@ -20,6 +20,7 @@ from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E
 from schedsim.validation.torch_private.module_tables import as_itself  # noqa: E402
 from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import schedsim  # noqa: E402
 
@@ -95,6 +96,32 @@ def test_a_forward_within_a_transform_runs_as_it_is_and_a_line_says_so():
         found = gradients(model)
     assert all(map(torch.equal, found.values(), gradients(plain).values()))
     model(x).sum().backward()
+
+
+def test_a_model_with_a_budget_is_traced_as_it_is():
+    """torch.jit.trace met Dynamo's wrapper, and raised, and so did the places of fake tensors."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(8, 4)
+    schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.2)
+    assert torch.equal(torch.jit.trace(model, x)(x), model(x))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert model(mode.from_tensor(x)).shape == (8, 4)
+
+
+def test_a_graph_of_forward_mode_differentiation_may_live_on():
+    """It saves zeros without storage, whose place was asked for as the next step began."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(8, 4)
+    schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.2)
+
+    def tangent(of):
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+            return torch.autograd.forward_ad.unpack_dual(of(dual)).tangent
+
+    with pytest.warns(PlainStepWarning, match="forward-mode"):
+        found = tangent(model)
+    for _ in range(2):
+        model(x).sum().backward()
+    assert torch.equal(found, tangent(schedsim.restore(model)))
 
 
 class Anneals(nn.Module):

@@ -44,3 +44,14 @@ def test_a_sparse_tensor_is_its_indices_and_values():
     """As the gradient of an embedding, which an optimizer may hold."""
     values, indices = torch.ones(3), torch.tensor([[0, 2, 5]])
     assert storage_bytes(torch.sparse_coo_tensor(indices, values, (9,))) == 3 * 4 + 3 * 8
+
+
+def test_tensors_without_storage_have_no_bytes():
+    """Zeros that stand for tangents raised where their place was asked for."""
+    with torch.autograd.forward_ad.dual_level():
+        inside = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.ones(3))
+        zero = torch._efficientzerotensor(4)
+        assert storage_bytes([inside, zero, torch.ones(4).to_mkldnn()]) == 12
+    seen = []
+    torch.func.grad(lambda x: seen.append(storage_bytes([x])) or x.sum())(torch.ones(3))
+    assert seen == [0]
