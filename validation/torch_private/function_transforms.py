@@ -21,7 +21,7 @@ def is_traced() -> bool:
     >>> seen[0], is_traced()
     (True, False)
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
         return True
     return get_proxy_mode() is not None or torch._C._get_dispatch_mode(_FAKE) is not None
 
