@@ -7,8 +7,9 @@ are summed in fp32, and those of keys and values go from rank to rank in fp32, o
 rank, so that each adds its own. The causal work is shared equally (``enable_load_balance``), and
 every part takes the same time.
 
-Compiled code fuses the merges and sums, and waits for each message where it is sent: a traced
-collective is waited for at once. Eager code waits before it reads what was sent, so that a message
+Compiled code fuses some of the merges and sums: bytes are those of the kernels that Inductor writes
+(``benchmarks/ring_traffic.py``). It waits for each message where it is sent, as a traced
+collective is. Eager code waits before it reads what was sent, so that a message
 runs beside the next part's attention.
 """
 
@@ -45,10 +46,12 @@ class ContextRing:
 
     @property
     def forward_bytes(self) -> int:
-        """Bytes read and written forward."""
+        """Bytes read and written forward, on the rank that moves most."""
         later = self.ranks - 1
         if self.compiled:
-            return 2 * self.pair_bytes + _fused_sums(later, self.output_bytes)
+            # Parts of the first rank are merged into half of the output, then put together with
+            # the other half.
+            return 2 * self.pair_bytes + round((5.5 * later + 1) * self.output_bytes)
         # Keys and values are laid out, then put together before each part but the last. Each output
         # is widened; a merge is a difference, a product and a difference, each a kernel.
         together = 2 * self.pair_bytes * (1 + later)
@@ -58,18 +61,19 @@ class ContextRing:
 
     @property
     def backward_bytes(self) -> int:
-        """Bytes read and written backward."""
+        """Bytes read and written backward, on the rank that moves most: the last."""
         later = self.ranks - 1
         if self.compiled:
-            # What came is read, the part's own gradient added, and the sum written to be sent.
-            pairs = (1 + _WIDE) + (_WIDE + 1 + _WIDE) * later + (_WIDE + 1)
-            pairs *= self.pair_bytes
-            return 2 * self.pair_bytes + pairs + _fused_sums(later, self.query_bytes)
+            # Keys and values are put together; the first gradients are widened, the last are not.
+            # In between, what came is summed and put together in kernels of 13 bytes a byte.
+            pairs = 2 + (1 + _WIDE) + 13 * later + (_WIDE + 1)
+            # One kernel adds up the queries' gradients.
+            return pairs * self.pair_bytes + (self.ranks + 1) * self.query_bytes
         together = 2 * self.pair_bytes * (1 + later)
         # Zeros, a sum for each part, and the result in 16 bits.
         queries = _WIDE + (_WIDE + 1 + _WIDE) * self.ranks + (_WIDE + 1)
-        # On the last rank, later parts have half of the keys: their half is added to, then both
-        # halves are put together. All is put together again to be sent.
+        # Later parts have half of the keys: their half is added to, then both halves are put
+        # together. All is put together again to be sent.
         halves = (_WIDE + 1 + _WIDE) / 2 + 2 * _WIDE
         pairs = _WIDE + (_WIDE + 1 + _WIDE) + halves * later + 2 * _WIDE * self.ranks + (_WIDE + 1)
         return together + queries * self.query_bytes + round(pairs * self.pair_bytes)
@@ -93,11 +97,3 @@ class ContextRing:
 
     def _gather_s(self, fabric: Fabric) -> float:
         return fabric.gather_s(self.ranks * self.pair_bytes, self.ranks, self.span)
-
-
-def _fused_sums(later: int, size_bytes: int) -> int:
-    """Bytes of adding `later` parts to the first: sums in fp32, the first and the last in 16 bits.
-
-    A kernel for each reads the part and the sum so far, and writes the new sum.
-    """
-    return (later * (1 + _WIDE + _WIDE) - 2 * (_WIDE - 1)) * size_bytes

@@ -189,35 +189,32 @@ class _Search:
         return _Fitted(step_s, min(bound_s, step_s), training)
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:
-        """`candidate` with the least time that its memory bound allows; ``None`` if none fits."""
-        bound_s = self._bound_s(candidate, self.budget_bytes)
-        if bound_s is None:
-            return None
-        estimate_s = self._bound_s(candidate, self.budget_bytes - self.budget_bytes // ROOM)
-        return replace(
-            candidate, bound_s=bound_s, estimate_s=inf if estimate_s is None else estimate_s
-        )
+        """`candidate` with the least time that its memory bound allows; ``None`` if none fits.
 
-    def _bound_s(self, candidate: StepSettings, budget_bytes: int) -> float | None:
-        """The time bound with the least recomputation whose memory bound is in `budget_bytes`."""
-        degrees = candidate.degrees
-        stages = split_stages(self.model, degrees, candidate.training)
-        chosen = []
+        Its estimate is that time with less memory: `ROOM`.
+        """
+        degrees, training = candidate.degrees, candidate.training
+        less_bytes = self.budget_bytes - self.budget_bytes // ROOM
+        stages = split_stages(self.model, degrees, training)
+        chosen: list[str] = []
+        roomy: list[str] | None = []
         for rank in range(degrees.pipeline):
-            mine = rank_stages(stages, degrees, rank)
-            num_layers = max(len(stage.layers) for stage in mine)
-            for recompute in entries_of(self.ladder, candidate, num_layers):
-                needed = self.bounds.memory_bytes(
-                    degrees, replace(candidate.training, recompute=recompute), rank
-                )
-                if needed <= budget_bytes:
-                    break
-            else:
-                if budget_bytes == self.budget_bytes:
-                    self.least_bytes = min(needed, self.least_bytes or needed)
+            num_layers = max(len(stage.layers) for stage in rank_stages(stages, degrees, rank))
+            entries = entries_of(self.ladder, candidate, num_layers)
+            needs = [
+                self.bounds.memory_bytes(degrees, training, rank, recompute)
+                for recompute in entries
+            ]
+            place = _first_within(needs, self.budget_bytes)
+            if place is None:
+                self.least_bytes = min(needs[-1], self.least_bytes or needs[-1])
                 return None
-            chosen.append(recompute)
-        return self._least_s(candidate, chosen)
+            chosen.append(entries[place])
+            place = _first_within(needs, less_bytes)
+            roomy = None if roomy is None or place is None else [*roomy, entries[place]]
+        bound_s = self._least_s(candidate, chosen)
+        estimate_s = inf if roomy is None else self._least_s(candidate, roomy)
+        return replace(candidate, bound_s=bound_s, estimate_s=estimate_s)
 
     def step_s(self, candidate: StepSettings, training: Training) -> float:
         """Seconds of the step of `candidate` with the recomputation of `training`."""
@@ -228,13 +225,13 @@ class _Search:
 
     def _least_s(self, candidate: StepSettings, every: list[str]) -> float:
         """A lower bound on the seconds of `candidate` with these or later entries on its ranks."""
-        training = replace(candidate.training, recompute=without_host("/".join(every)))
-        return self.bounds.time_s(candidate.degrees, training)
+        recompute = without_host("/".join(every))
+        return self.bounds.time_s(candidate.degrees, candidate.training, recompute)
 
     def _fits(self, candidate: StepSettings, rank: int, recompute: str) -> bool:
         degrees = candidate.degrees
         training = replace(candidate.training, recompute=recompute)
-        needed = self.bounds.memory_bytes(degrees, training, rank)
+        needed = self.bounds.memory_bytes(degrees, candidate.training, rank, recompute)
         layers = -(-self.model.num_layers // degrees.pipeline)
         begins_alike = degrees.pipeline == 1 and training.state == "fsdp2"
         if needed <= self.budget_bytes and begins_alike and training.zero_stage == 3:
@@ -381,6 +378,11 @@ _CHOSEN = ("batch", "num_micro_batches", "schedule", "num_chunks", "recompute", 
 _NUM_SHOWN = 5
 _SLIGHT = 5e-4
 """A gain in time that is not worth a word: one that prints as 0.0 %."""
+
+
+def _first_within(needs: list[int], budget_bytes: int) -> int | None:
+    """The place of the first of `needs` that is within the budget."""
+    return next((place for place, needed in enumerate(needs) if needed <= budget_bytes), None)
 
 
 def entries_of(
