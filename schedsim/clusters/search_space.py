@@ -19,12 +19,16 @@ _CHUNKS = (2, 3, 4, 6, 8)
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """One choice of everything but recomputation, a bound on its time, and an estimate of it."""
+    """One choice of everything but recomputation, a bound on its time, and an estimate of it.
+
+    `least` is the least recomputation of each pipeline rank that its memory bound allows.
+    """
 
     degrees: Degrees
     training: Training
     bound_s: float = 0.0
     estimate_s: float = 0.0
+    least: tuple[str, ...] = ()
 
     @property
     def family(self) -> tuple[int | str, ...]:
