@@ -75,8 +75,8 @@ class ContextRing:
         # Later parts have half of the keys: their half is added to, then both halves are put
         # together. All is put together again to be sent.
         halves = (_WIDE + 1 + _WIDE) / 2 + 2 * _WIDE
-        pairs = _WIDE + (_WIDE + 1 + _WIDE) + halves * later + 2 * _WIDE * self.ranks + (_WIDE + 1)
-        return together + queries * self.query_bytes + round(pairs * self.pair_bytes)
+        sums = _WIDE + (_WIDE + 1 + _WIDE) + halves * later + 2 * _WIDE * self.ranks + (_WIDE + 1)
+        return together + queries * self.query_bytes + round(sums * self.pair_bytes)
 
     def forward_s(self, fabric: Fabric, attention_s: float) -> float:
         """Seconds beside the forward's attention, which takes `attention_s`."""
