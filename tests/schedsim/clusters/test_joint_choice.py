@@ -122,7 +122,7 @@ def test_a_search_ends_by_its_work(tiny, monkeypatch):
 
 
 def test_what_is_slower_anyway_is_not_tried_for_its_memory(tiny, monkeypatch):
-    """Once enough is shown: the step and its bound are the same, and no more ranks are simulated."""
+    """Once enough is shown: the same step and bound, and no more ranks are simulated."""
     ranks = []
     counted = joint_choice.rank_memory
     monkeypatch.setattr(
