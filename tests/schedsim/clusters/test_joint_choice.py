@@ -121,6 +121,7 @@ def test_a_search_ends_by_its_work(tiny, monkeypatch):
     assert little.lower_bound_s <= whole.best.step_s <= little.best.step_s
 
 
+@pytest.mark.slow
 def test_what_is_slower_anyway_is_not_tried_for_its_memory(tiny, monkeypatch):
     """Once enough is shown: the same step and bound, and no more ranks are simulated."""
     ranks = []
@@ -140,7 +141,7 @@ def test_what_is_slower_anyway_is_not_tried_for_its_memory(tiny, monkeypatch):
 
 def test_ranks_are_predicted_as_they_were_tried(tiny):
     """What the search reports of its step is what `predict` says of it."""
-    found = choose("tiny", 3 * 10**8, devices=4, global_batch=8, seq=1024, pipeline=2).best
+    found = choose("tiny", 10**9, devices=4, global_batch=8, seq=1024, pipeline=2).best
     assert found == replace(predict(TINY, found.degrees, found.training, FABRIC), time=found.time)
     assert found.time.step_s == predict(TINY, found.degrees, found.training, FABRIC).step_s
 
