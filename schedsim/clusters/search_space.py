@@ -143,8 +143,11 @@ class SearchSpace:
 
 
 def _divisors(number: int, most: int) -> list[int]:
-    """Powers of two that divide `number`, at most `most`, and 1."""
-    found = [1]
-    while found[-1] * 2 <= most and number % (found[-1] * 2) == 0:
-        found.append(found[-1] * 2)
-    return found
+    """The divisors of `number` that are at most `most`.
+
+    Examples
+    --------
+    >>> _divisors(280, 8), _divisors(16, 8)
+    ([1, 2, 4, 5, 7, 8], [1, 2, 4, 8])
+    """
+    return [one for one in range(1, min(number, most) + 1) if number % one == 0]
