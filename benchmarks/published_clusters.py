@@ -228,7 +228,8 @@ def page(rows: list[SearchedRun], effort: int, minutes: float, missing: Sequence
     for row in rows:
         if row.unfinished:
             continue
-        start = f"| {row.run} | {row.devices} | {row.its_s:.3f} |"
+        less = "" if row.effort == effort else f" (effort {row.effort})"
+        start = f"| {row.run}{less} | {row.devices} | {row.its_s:.3f} |"
         if not row.chosen_s:
             lines.append(f"{start} none | | | {row.processor_s:.0f} | |")
             continue

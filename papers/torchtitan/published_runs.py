@@ -64,9 +64,7 @@ _GRAPH = {**_2025, **_SCRIPT}
 _ONE_MACHINE = "h100-80gb"
 # `parallelize.py` of then lays the norms of heads out on every rank alike (`NoParallel`).
 _HEADS = {"libraries": Libraries(whole_heads=True)}
-_CONTEXT_WHY = (
-    "What PyTorch's attention over parts of a sequence takes beside its flops is not modelled."
-)
+_CONTEXT_WHY = "What these runs wait for, beside attention and PyTorch's ring, is not found."
 
 GROUPS: dict[str, list[Run]] = {
     "table 1, 8B on 8": [

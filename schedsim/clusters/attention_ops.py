@@ -5,12 +5,13 @@
 - Attention is exact and fused (Dao et al. 2022): it keeps its inputs, its output and 4 bytes per
   row and head. Eager attention keeps its weight matrix. Half of each product is computed, as no
   token sees a later one.
-- Over context-parallel ranks keys and values are gathered for each attention, and their gradients
-  reduce-scattered (Dubey et al. 2024, section 3.3.2).
+- Over context-parallel ranks keys and values are gathered for each attention. Their gradients are
+  reduce-scattered (Dubey et al. 2024, section 3.3.2), or with FSDP2 go round in PyTorch's ring.
 """
 
 from __future__ import annotations
 
+from .context_ring import ContextRing
 from .layer_blocks import COPY, ELEMENT, SINGLE, BlockWriter, nothing
 from .tape import RankOp
 
@@ -204,7 +205,6 @@ class AttentionWriter(BlockWriter):
         views = self._repeats if self._repeats_view and not training.regather else 1
         both = views * (tape.sizes[key] + tape.sizes[value])
         gathered = c * both if c > 1 else 0
-        seconds = self.fabric.gather_s(gathered, c, c * t)
         reads: tuple[str, ...] = (query, key, value)
         writes = {"mixed": made, "lse": 4 * rows}
         keeps: tuple[str, ...] = (query, key, value, "mixed", "lse")
@@ -212,6 +212,7 @@ class AttentionWriter(BlockWriter):
             self._weigh(query, key, rows, product * sizes.head_width)
             reads, writes = ("weights", "mask", value), {"mixed": made}
             keeps = (query, key, value, "weights", "mask")
+        forth_s, back_s = self._context_s(query, both, made, flops)
 
         def undo() -> None:
             grads = {tape.new_gradient(query): tape.sizes[query]}
@@ -229,7 +230,7 @@ class AttentionWriter(BlockWriter):
                     flops=2.5 * flops,
                     moved_bytes=tape.moved(keeps, grads),
                     workspace_bytes=2 * tape.sizes[query],
-                    link_s=2 * seconds,
+                    link_s=back_s,
                     kind="attention",
                 )
             )
@@ -249,12 +250,25 @@ class AttentionWriter(BlockWriter):
                 writes | ({"kv.whole": gathered} if gathered else {}),
                 flops=product * sizes.value if training.eager_attention else flops,
                 moved_bytes=tape.moved(reads, writes),
-                link_s=seconds,
+                link_s=forth_s,
                 kind="attention",
             ),
             undo,
         )
         return "mixed"
+
+    def _context_s(self, query: str, both: int, made: int, flops: float) -> tuple[float, float]:
+        """Seconds of what context-parallel ranks exchange in an attention, forward and backward."""
+        c, t, fabric = self.degrees.context, self.degrees.tensor, self.fabric
+        if c == 1:
+            return 0.0, 0.0
+        if self.training.state != "fsdp2":
+            gather_s = fabric.gather_s(c * both, c, c * t)
+            return gather_s, 2 * gather_s
+        sizes = self.tape.sizes[query], both, made
+        ring = ContextRing(c, c * t, *sizes, compiled=self.training.compiled)
+        attention_s = fabric.op_s(flops / fabric.attention_share, 0, 0)
+        return ring.forward_s(fabric, attention_s), ring.backward_s(fabric, 2.5 * attention_s)
 
     def _weigh(self, query: str, key: str, rows: int, flops: float) -> None:
         """Scores, their softmax, dropout: 5 bytes for each pair of tokens of each head."""

@@ -11,6 +11,7 @@ without offloading is simulated too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -24,8 +25,13 @@ from .fabric import Fabric, get_fabric
 from .facade import split_options, with_libraries
 from .kept_names import without_host
 from .launch_settings import POLICIES, check_framework, has_order
-from .prediction import ClusterPrediction, predict
-from .rank_memory import first_micro_batch_bytes, rank_memory, representative_micro_batches
+from .prediction import ClusterPrediction
+from .rank_memory import (
+    RankMemory,
+    first_micro_batch_bytes,
+    rank_memory,
+    representative_micro_batches,
+)
 from .rank_time import step_time
 from .recompute_ladder import PLAIN, RecomputeLadder, setting
 from .search_space import SearchSpace, StepSettings, spread
@@ -116,6 +122,7 @@ class _Search:
         )
         self.uniform = framework is not None  # frameworks have one setting for all ranks
         self.least_bytes: int | None = None
+        self._memories: dict[tuple[Degrees, Training, int], RankMemory] = {}
         self.num_layers = 0  # of all simulations so far, once for each micro-batch: the work
 
     def fitted(
@@ -135,7 +142,7 @@ class _Search:
         order = sorted(range(degrees.pipeline), key=lambda k: (min(k, degrees.pipeline - 1 - k), k))
         if self.uniform:
             return self._fitted_alike(candidate, best_s, max(sizes), order)
-        found = [entries_of(self.ladder, candidate, size, offload=offload)[0] for size in sizes]
+        found = list(candidate.least)
         for rank in order:
             # Every entry before it is tried: what the allocator reserves need not fall with each.
             for recompute in entries_of(self.ladder, candidate, sizes[rank], offload=offload):
@@ -146,8 +153,7 @@ class _Search:
                     break
             else:
                 return None
-        one = len(set(found)) == 1
-        return replace(training, recompute=found[0] if one else "/".join(found))
+        return replace(training, recompute=_of_ranks(found))
 
     def _fitted_alike(
         self, candidate: StepSettings, best_s: float, num_layers: int, order: list[int]
@@ -175,9 +181,7 @@ class _Search:
         free = without_host(training.recompute)
         if free == training.recompute:
             return _Fitted(step_s, step_s, training)
-        of_ranks = free.split("/")
-        if len(set(of_ranks)) == 1:
-            free = of_ranks[0]
+        free = _of_ranks(free.split("/"))
         bound_s = least_s
         if free != "none":
             bound_s = self.step_s(candidate, replace(training, recompute=free))
@@ -188,36 +192,44 @@ class _Search:
                 step_s, training = other_s, other
         return _Fitted(step_s, min(bound_s, step_s), training)
 
-    def bounded(self, candidate: StepSettings) -> StepSettings | None:
-        """`candidate` with the least time that its memory bound allows; ``None`` if none fits."""
-        bound_s = self._bound_s(candidate, self.budget_bytes)
-        if bound_s is None:
-            return None
-        estimate_s = self._bound_s(candidate, self.budget_bytes - self.budget_bytes // ROOM)
-        return replace(
-            candidate, bound_s=bound_s, estimate_s=inf if estimate_s is None else estimate_s
-        )
+    def is_slower(self, candidate: StepSettings, best_s: float) -> bool:
+        """Whether it takes `best_s` or more with what its memory bound demands, simulated.
 
-    def _bound_s(self, candidate: StepSettings, budget_bytes: int) -> float | None:
-        """The time bound with the least recomputation whose memory bound is in `budget_bytes`."""
-        degrees = candidate.degrees
-        stages = split_stages(self.model, degrees, candidate.training)
-        chosen = []
+        A single simulation of time tells it; whether all ranks fit takes many.
+        """
+        least = without_host(_of_ranks(candidate.least))
+        if set(least.split("/")) == {"none"}:
+            return False
+        training = replace(candidate.training, recompute=_of_ranks(least.split("/")))
+        return self.step_s(candidate, training) >= best_s
+
+    def bounded(self, candidate: StepSettings) -> StepSettings | None:
+        """`candidate` with the least time that its memory bound allows; ``None`` if none fits.
+
+        Its estimate is that time with less memory: `ROOM`.
+        """
+        degrees, training = candidate.degrees, candidate.training
+        less_bytes = self.budget_bytes - self.budget_bytes // ROOM
+        stages = split_stages(self.model, degrees, training)
+        chosen: list[str] = []
+        roomy: list[str] | None = []
         for rank in range(degrees.pipeline):
-            mine = rank_stages(stages, degrees, rank)
-            num_layers = max(len(stage.layers) for stage in mine)
-            for recompute in entries_of(self.ladder, candidate, num_layers):
-                needed = self.bounds.memory_bytes(
-                    degrees, replace(candidate.training, recompute=recompute), rank
-                )
-                if needed <= budget_bytes:
-                    break
-            else:
-                if budget_bytes == self.budget_bytes:
-                    self.least_bytes = min(needed, self.least_bytes or needed)
+            num_layers = max(len(stage.layers) for stage in rank_stages(stages, degrees, rank))
+            entries = entries_of(self.ladder, candidate, num_layers)
+            needs = [
+                self.bounds.memory_bytes(degrees, training, rank, recompute)
+                for recompute in entries
+            ]
+            place = _first_within(needs, self.budget_bytes)
+            if place is None:
+                self.least_bytes = min(needs[-1], self.least_bytes or needs[-1])
                 return None
-            chosen.append(recompute)
-        return self._least_s(candidate, chosen)
+            chosen.append(entries[place])
+            place = _first_within(needs, less_bytes)
+            roomy = None if roomy is None or place is None else [*roomy, entries[place]]
+        bound_s = self._least_s(candidate, chosen)
+        estimate_s = inf if roomy is None else self._least_s(candidate, roomy)
+        return replace(candidate, bound_s=bound_s, estimate_s=estimate_s, least=tuple(chosen))
 
     def step_s(self, candidate: StepSettings, training: Training) -> float:
         """Seconds of the step of `candidate` with the recomputation of `training`."""
@@ -226,15 +238,27 @@ class _Search:
         self.num_layers += micro * self.model.num_layers
         return step_time(self.model, degrees, training, self.fabric).step_s
 
+    def prediction(self, candidate: StepSettings, training: Training) -> ClusterPrediction:
+        """What `predict` says of settings that were found to fit, whose ranks were simulated."""
+        degrees, of_ranks = candidate.degrees, training.recompute.split("/")
+        ranks = tuple(
+            self._memories[
+                degrees, replace(training, recompute=of_ranks[rank % len(of_ranks)]), rank
+            ]
+            for rank in range(degrees.pipeline)
+        )
+        time = step_time(self.model, degrees, training, self.fabric)
+        return ClusterPrediction(self.model, degrees, training, self.fabric, ranks, time)
+
     def _least_s(self, candidate: StepSettings, every: list[str]) -> float:
         """A lower bound on the seconds of `candidate` with these or later entries on its ranks."""
-        training = replace(candidate.training, recompute=without_host("/".join(every)))
-        return self.bounds.time_s(candidate.degrees, training)
+        recompute = without_host("/".join(every))
+        return self.bounds.time_s(candidate.degrees, candidate.training, recompute)
 
     def _fits(self, candidate: StepSettings, rank: int, recompute: str) -> bool:
         degrees = candidate.degrees
         training = replace(candidate.training, recompute=recompute)
-        needed = self.bounds.memory_bytes(degrees, training, rank)
+        needed = self.bounds.memory_bytes(degrees, candidate.training, rank, recompute)
         layers = -(-self.model.num_layers // degrees.pipeline)
         begins_alike = degrees.pipeline == 1 and training.state == "fsdp2"
         if needed <= self.budget_bytes and begins_alike and training.zero_stage == 3:
@@ -245,6 +269,7 @@ class _Search:
             played = representative_micro_batches(degrees, training) or count
             self.num_layers += layers * min(count, played)
             memory = rank_memory(self.model, degrees, training, self.fabric, rank)
+            self._memories[degrees, training, rank] = memory
             needed = memory.reserved_bytes
             if self.host_bytes is not None and memory.host_bytes > self.host_bytes:
                 return False
@@ -354,7 +379,11 @@ def choose(
         least_s = search.step_s(candidate, candidate.training)
         if least_s >= best_s:
             continue
-        found = search.fastest(candidate, best_s, least_s)
+        # Some that fit and are slower are shown beside the best one.
+        shown = len({one.degrees for _, one, _ in fitting})
+        found = None
+        if shown < _NUM_SHOWN or not search.is_slower(candidate, best_s):
+            found = search.fastest(candidate, best_s, least_s)
         if (found is None or found.step_s > least_s) and (faster is None or least_s < faster[0]):
             faster = least_s, candidate
         if found is None:
@@ -364,8 +393,10 @@ def choose(
         fitting.append((found.step_s, candidate, found.training))
         best_s = min(best_s, found.step_s)
     fitting.sort(key=lambda row: row[0])
-    shown = _of_different_degrees(fitting)
-    predictions = [predict(model, one.degrees, training, fabric) for _, one, training in shown]
+    predictions = [
+        search.prediction(candidate, training)
+        for _, candidate, training in _of_different_degrees(fitting)
+    ]
     return ClusterChoice(
         predictions[0] if predictions else None,
         tuple(predictions[1:]),
@@ -381,6 +412,16 @@ _CHOSEN = ("batch", "num_micro_batches", "schedule", "num_chunks", "recompute", 
 _NUM_SHOWN = 5
 _SLIGHT = 5e-4
 """A gain in time that is not worth a word: one that prints as 0.0 %."""
+
+
+def _of_ranks(every: Sequence[str]) -> str:
+    """The setting of pipeline ranks with these settings: one where they are alike."""
+    return every[0] if len(set(every)) == 1 else "/".join(every)
+
+
+def _first_within(needs: list[int], budget_bytes: int) -> int | None:
+    """The place of the first of `needs` that is within the budget."""
+    return next((place for place, needed in enumerate(needs) if needed <= budget_bytes), None)
 
 
 def entries_of(

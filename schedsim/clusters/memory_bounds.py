@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .rank_memory import representative_micro_batches
-from .rank_moments import BackwardMoment, moments_of
+from .rank_moments import BackwardMoment, moment_tables, moments_of
 from .stages import StageParts, end_parameters, layer_shard, layer_share
 from .training import Training
 
@@ -26,6 +28,23 @@ class LayerBytes:
     input_bytes: int
     kept_bytes: int
     saved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptByStage:
+    """What one micro-batch keeps in a stage: in all, as its first input, and of its last layer."""
+
+    total_bytes: int
+    first_input_bytes: int
+    last: LayerBytes | None
+
+    @classmethod
+    def of_layers(cls, layers: list[LayerBytes]) -> KeptByStage:
+        """The sum over `layers`."""
+        if not layers:
+            return cls(0, 0, None)
+        total = sum(one.input_bytes + one.kept_bytes for one in layers)
+        return cls(total, layers[0].input_bytes, layers[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,72 +116,61 @@ class RankSizes:
 
 
 def least_bytes(
-    degrees: Degrees,
-    training: Training,
-    rank: RankSizes,
-    number: int,
-    layers: list[list[LayerBytes]],
+    degrees: Degrees, training: Training, rank: RankSizes, number: int, kept: list[KeptByStage]
 ) -> int:
     """Bytes that pipeline rank `number` holds at once, whatever its allocator does.
 
-    `layers` has, for each stage of the rank, the bytes of its layers.
+    `kept` is what a micro-batch keeps in each stage of the rank.
     """
     count = training.micro_batches(degrees)
     played = min(count, representative_micro_batches(degrees, training) or count)
-    moments = moments_of(training.schedule, degrees.pipeline, played, training.num_chunks)[number]
-    resident = training.libraries.held_messages and training.state == "fsdp2"
-    kept = [_kept_bytes(*pair, resident) for pair in zip(rank.stages, layers, strict=True)]
-    stays = degrees.pipeline > 1 or training.zero_stage == 2
-    held = _with_gathered if stays else _sharded
+    order = (training.schedule, degrees.pipeline, played, training.num_chunks)
+    if degrees.pipeline > 1 or training.zero_stage == 2:
+        return _with_gathered(degrees, training, rank, order, number, kept)
     return max(
         size
-        for moment in moments
-        for size in held(degrees, training, rank, moment, _KeptByStages(played, kept, layers))
+        for moment in moments_of(*order)[number]
+        for size in _sharded(degrees, training, rank, moment, played, kept[0])
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptByStages:
-    """Micro-batches, and for each stage what one of them keeps, in all and by layer."""
-
-    count: int
-    kept: list[int]
-    layers: list[list[LayerBytes]]
-
-
-def _kept_bytes(stage: StageParts, layers: list[LayerBytes], resident: bool) -> int:
-    """The input of a rank's first layer is a message's buffer, which may be `resident`."""
-    total = sum(one.input_bytes + one.kept_bytes for one in layers)
-    counted = resident and layers and not stage.embedding
-    return total - (layers[0].input_bytes if counted else 0)
 
 
 def _with_gathered(
     degrees: Degrees,
     training: Training,
     rank: RankSizes,
-    moment: BackwardMoment,
-    held: _KeptByStages,
-) -> Iterator[int]:
+    order: tuple[str, int, int, int],
+    number: int,
+    kept: list[KeptByStage],
+) -> int:
     """Where gathered parameters stay until the last micro-batch, and whole gradients are summed."""
-    total = rank.lasting_bytes
-    for k, sizes in enumerate(rank.sizes):
-        total += moment.in_flight[k] * held.kept[k] + moment.gathered[k] * sizes.gathered
-        if moment.summed[k]:
-            total += sizes.layer_sums + sizes.end_sums
-    stage, layers = rank.stages[moment.stage], held.layers[moment.stage]
-    outputs = 0
-    if stage.head:
-        earlier = training.micro_batches(degrees) - held.count  # these are not played
-        outputs = (moment.num_outputs - 1 + earlier) * _raw_bytes(training, rank)
-        outputs = outputs if degrees.pipeline > 1 else 0
-        yield total + outputs + _loss_bytes(degrees, training, rank)
-    if layers:
-        gradient = 0
-        if stage.head and not moment.summed[moment.stage]:
-            gradient = (4 if held.count > 1 else 2) * rank.sizes[moment.stage].head
-        again = max(0, layers[-1].saved_bytes - layers[-1].kept_bytes)
-        yield total + outputs + gradient + again
+    moments = moment_tables(*order)[number]
+    played = order[2]
+    # The input of a rank's first layer is a message's buffer, which may be resident.
+    resident = training.libraries.held_messages and training.state == "fsdp2"
+    held = [
+        one.total_bytes - (one.first_input_bytes if resident and not stage.embedding else 0)
+        for stage, one in zip(rank.stages, kept, strict=True)
+    ]
+    sums = [sizes.layer_sums + sizes.end_sums for sizes in rank.sizes]
+    total = rank.lasting_bytes + moments.in_flight @ np.array(held, dtype=np.int64)
+    total += moments.gathered @ np.array([one.gathered for one in rank.sizes], dtype=np.int64)
+    total += moments.summed @ np.array(sums, dtype=np.int64)
+    most = 0
+    for k, (stage, one) in enumerate(zip(rank.stages, kept, strict=True)):
+        here = moments.stage == k
+        if not here.any():
+            continue
+        size = total[here]
+        if stage.head:
+            if degrees.pipeline > 1:
+                earlier = training.micro_batches(degrees) - played  # these are not played
+                size += (moments.num_outputs[here] - 1 + earlier) * _raw_bytes(training, rank)
+            most = max(most, int(size.max()) + _loss_bytes(degrees, training, rank))
+            size += (1 - moments.summed[here, k]) * (4 if played > 1 else 2) * rank.sizes[k].head
+        if one.last is not None:
+            again = max(0, one.last.saved_bytes - one.last.kept_bytes)
+            most = max(most, int(size.max()) + again)
+    return most
 
 
 def _sharded(
@@ -170,17 +178,18 @@ def _sharded(
     training: Training,
     rank: RankSizes,
     moment: BackwardMoment,
-    held: _KeptByStages,
+    played: int,
+    kept: KeptByStage,
 ) -> Iterator[int]:
     """Where each layer is gathered when it is needed, and its gradients are reduced at once."""
-    [sizes], [layers] = rank.sizes, held.layers
-    total = rank.lasting_bytes + held.kept[0]
-    gradient = (4 if held.count > 1 else 2) * sizes.head
+    [sizes], last = rank.sizes, kept.last
+    assert last is not None  # the only stage has all layers
+    total = rank.lasting_bytes + kept.total_bytes
+    gradient = (4 if played > 1 else 2) * sizes.head
     if moment.summed[0]:
         total += sizes.layer_shards + sizes.end_sums
         gradient = 0  # it is added in place
     yield total + rank.each * sizes.ends + _loss_bytes(degrees, training, rank)
-    last = layers[-1]
     ahead = rank.each * sizes.next_to_last  # gathered for the backward of the layer before
     both = total + gradient + ahead + rank.part_bytes
     yield both + max(0, last.saved_bytes - last.kept_bytes) + rank.each * sizes.last

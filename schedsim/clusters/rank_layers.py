@@ -9,6 +9,8 @@ when the backward of the offloaded layer before it does.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..dataflow.graph import Op
 from ..dataflow.streams import D2H, H2D
@@ -26,6 +28,36 @@ from .training import Training
 
 BACK = " back"
 """Ends the name of a tensor that was copied back, or made again from such tensors."""
+
+
+class _NameParts(NamedTuple):
+    """A tensor's name: what comes before its layer, whose number is `after` more, and at its end.
+
+    `alone`: it is of no micro-batch.
+    """
+
+    first: str
+    after: int
+    last: str = ""
+    alone: bool = False
+
+    def of(self, number: int, micro: int) -> str:
+        """The name in layer `number` and a micro-batch."""
+        if self.alone:
+            return f"{self.first}{number + self.after}"
+        return f"{self.first}{number + self.after} {micro}{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class _OpForm:
+    """An op of a layer, in every layer of its kind: reads and writes are places in `names`."""
+
+    time_s: float
+    stream: str
+    names: tuple[_NameParts, ...]
+    reads: tuple[int, ...]
+    writes: tuple[tuple[int, int], ...]
+    in_place: tuple[tuple[int, int], ...]
 
 
 class LayerOpsWriter(EndWriter):
@@ -48,6 +80,7 @@ class LayerOpsWriter(EndWriter):
         self._sent: tuple[str, tuple[str, ...]] | None = None
         self.layer_codes: list[tuple[int, int]] = []
         self._op_of: dict[str, RankOp] = {}
+        self._forms: dict[tuple[object, ...], _OpForm] = {}
         for stage in stages:
             policies = layer_policies(training, degrees, stage)
             self._policy |= dict(zip(stage.layers, policies, strict=True))
@@ -93,49 +126,74 @@ class LayerOpsWriter(EndWriter):
         return self._again[key]
 
     def _name(self, local: str, number: int, micro: int, *, back: bool = False) -> str:
+        return self._name_parts(local, number, back=back).of(number, micro)
+
+    def _name_parts(self, local: str, number: int, *, back: bool) -> _NameParts:
+        """The name of a tensor of layer `number`, without that number and its micro-batch."""
         layer = self._layer(number)
         if local == layer.output:
-            return f"A x {number + 1} {micro}"
+            return _NameParts("A x ", 1)
         if local == "d.out":
-            return f"D x {number + 1} {micro}"
+            return _NameParts("D x ", 1)
         if local == layer.input_gradient:
-            return f"D x {number} {micro}"
+            return _NameParts("D x ", 0)
         if local == "W":
-            return self._weight(str(number), micro)
+            unit = str(number)
+            return _NameParts("W ", 0, alone=self._weight(unit, 0) == self._weight(unit, 1))
         kind = {"d": "D", "g": "G"}.get(local.partition(".")[0], "A")
         if local == "gate":
             kind = "A"
         late = back and kind == "A" and not (local == "x" and self._received(number))
-        return f"{kind} {local} {number} {micro}{BACK if late else ''}"
+        return _NameParts(f"{kind} {local} ", 0, BACK if late else "")
 
     def _instance(self, op: RankOp, number: int, micro: int, phase: str) -> Op:
         """The op of a micro-batch; `phase` may be ``again``, for a copy of an op of the forward."""
         back = phase != "forward" and self._offloads(number)
-
-        def name(local: str) -> str:
-            if phase == "again" and local == self._layer(number).output:
-                return f"A {local} {number} {micro}{BACK}"
-            return self._name(local, number, micro, back=back)
-
-        reads = [one for one in op.reads if one != "W" or self._gathers]
-        seconds = op.compute_s(self.fabric) + op.link_s
-        if op.stream != "compute":
-            seconds = op.link_s
-        writes = {name(one): size for one, size in op.writes.items()}
-        if self.training.state == "megatron":
-            writes = {one: size for one, size in writes.items() if not one.startswith("G ")}
-        again = phase == "again"
-        full_name = f"{op.name} {number} {micro}{' again' if again else ''}"
+        # All that a name depends on beside its numbers.
+        key = op.name, phase, back, back and self._received(number), self.model.has_experts(number)
+        if key not in self._forms:
+            self._forms[key] = self._form(op, number, phase, back=back)
+        form = self._forms[key]
+        names = [one.of(number, micro) for one in form.names]
+        full_name = f"{op.name} {number} {micro}{' again' if phase == 'again' else ''}"
         self._op_of[full_name] = op
-        return Op(
+        return Op.unchecked(
             full_name,
-            "backward" if again else phase,
-            seconds,
+            "backward" if phase == "again" else phase,
+            form.time_s,
             op.workspace_bytes,
-            tuple(dict.fromkeys(name(one) for one in reads)),
-            writes,
-            in_place={name(one): name(other) for one, other in op.in_place.items()},
-            stream="compute" if op.stream == "compute" else f"link:{op.stream}",
+            tuple([names[k] for k in form.reads]),
+            {names[k]: size for k, size in form.writes},
+            in_place={names[k]: names[j] for k, j in form.in_place},
+            stream=form.stream,
+        )
+
+    def _form(self, op: RankOp, number: int, phase: str, *, back: bool) -> _OpForm:
+        """What the instances of an op in all layers of a kind have in common."""
+        names: dict[_NameParts, int] = {}
+
+        def place(local: str) -> int:
+            parts = self._name_parts(local, number, back=back)
+            if phase == "again" and local == self._layer(number).output:
+                parts = _NameParts(f"A {local} ", 0, BACK)
+            return names.setdefault(parts, len(names))
+
+        reads = [place(one) for one in op.reads if one != "W" or self._gathers]
+        written = {place(one): size for one, size in op.writes.items()}
+        in_place = tuple((place(one), place(other)) for one, other in op.in_place.items())
+        found = tuple(names)
+        if self.training.state == "megatron":
+            written = {
+                k: size for k, size in written.items() if not found[k].first.startswith("G ")
+            }
+        message = op.stream != "compute"
+        return _OpForm(
+            op.link_s if message else op.compute_s(self.fabric) + op.link_s,
+            f"link:{op.stream}" if message else "compute",
+            found,
+            tuple(dict.fromkeys(reads)),
+            tuple(written.items()),
+            in_place,
         )
 
     # Copies between the device and its host.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from operator import ge
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..pipelines.orders import Action, make_order
 
@@ -32,15 +36,32 @@ class BackwardMoment:
     summed: tuple[bool, ...]
     num_outputs: int
 
-    def covers(self, other: BackwardMoment) -> bool:
-        """Whether everything that is there at the other moment is there now too."""
-        return self.stage == other.stage and all(
-            one >= two for one, two in zip(self._all, other._all, strict=True)
-        )
 
-    @property
-    def _all(self) -> tuple[int, ...]:
-        return (*self.in_flight, *self.gathered, *self.summed, self.num_outputs)
+@dataclass(frozen=True, eq=False)
+class MomentTable:
+    """The moments of a rank: the fields of `BackwardMoment` as arrays, a row for each moment."""
+
+    stage: NDArray[np.int64]
+    in_flight: NDArray[np.int64]
+    gathered: NDArray[np.int64]
+    summed: NDArray[np.int64]
+    num_outputs: NDArray[np.int64]
+
+
+@cache
+def moment_tables(
+    schedule: str, num_ranks: int, count: int, num_chunks: int
+) -> tuple[MomentTable, ...]:
+    """`moments_of` as arrays, for each rank."""
+    return tuple(
+        MomentTable(
+            *(
+                np.array([getattr(one, field.name) for one in rank], dtype=np.int64)
+                for field in fields(MomentTable)
+            )
+        )
+        for rank in moments_of(schedule, num_ranks, count, num_chunks)
+    )
 
 
 @cache
@@ -51,7 +72,7 @@ def moments_of(
 
     Notes
     -----
-    O(actions + moments^2).
+    O(actions + moments x moments found).
     """
     if num_ranks == 1:
         orders = [[Action(kind, 0, micro) for micro in range(count) for kind in "FB"]]
@@ -67,7 +88,7 @@ def _of_rank(order: list[Action]) -> list[BackwardMoment]:
     last = max(action.micro for action in order)
     in_flight, gathered = [0] * len(stages), [False] * len(stages)
     summed, num_outputs = [False] * len(stages), 0
-    found = dict[BackwardMoment, None]()
+    seen: list[dict[tuple[int, ...], None]] = [{} for _ in stages]  # in the order of time
     for action in order:
         k = place[action.stage]
         if action.kind == "F":
@@ -75,12 +96,27 @@ def _of_rank(order: list[Action]) -> list[BackwardMoment]:
             gathered[k] = True
             num_outputs += k == len(stages) - 1
         elif action.kind == "B":
-            found[
-                BackwardMoment(k, tuple(in_flight), tuple(gathered), tuple(summed), num_outputs)
-            ] = None
+            seen[k][*in_flight, *gathered, *summed, num_outputs] = None
             in_flight[k] -= 1
             gathered[k] = gathered[k] and action.micro < last
         if action.kind == ("W" if split else "B"):
             summed[k] = action.micro < last
-    every = list(found)
-    return [one for one in every if not any(two is not one and two.covers(one) for two in every)]
+    found = []
+    for k, moments in enumerate(seen):
+        for held in _not_covered(list(moments)):
+            flight, rest = held[: len(stages)], held[len(stages) : -1]
+            flags = tuple(map(bool, rest))
+            cut = len(stages)
+            found.append(BackwardMoment(k, flight, flags[:cut], flags[cut:], held[-1]))
+    return found
+
+
+def _not_covered(moments: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those of which no other has as much of everything, in their order."""
+    found: list[tuple[int, ...]] = []
+    # What covers a moment has a larger sum, and is covered by none or by one that was found.
+    for one in sorted(moments, key=sum, reverse=True):
+        if not any(all(map(ge, other, one)) for other in found):
+            found.append(one)
+    kept = set(found)
+    return [one for one in moments if one in kept]

@@ -272,9 +272,13 @@ class RankStep(LayerOpsWriter):
 
     def _add_backward(self, op: RankOp, number: int, micro: int, idle: set[str]) -> None:
         made = self._instance(op, number, micro, "backward")
+        split = self._split and op.kind == "product"
+        if not (idle or split):
+            self._add(made)
+            return
         extra = tuple(self._name(one, number, micro) for one in idle)
         writes, time_s = made.writes, made.time_s
-        if self._split and op.kind == "product":
+        if split:
             writes = {one: size for one, size in writes.items() if not one.startswith("G ")}
             time_s /= 2
         self._add(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ..dataflow.graph import Graph, Op
+from ..dataflow.graph import COMPUTE, Graph, Op
 from ..simulation.result import Simulation
 from ..simulation.schedule import Schedule
 from ..simulation.simulator import simulate
@@ -78,16 +79,8 @@ class UnitWriter:
         return self.degrees.pipeline > 1 or self.training.zero_stage == 2
 
     def _add(self, op: Op) -> None:
-        if self.one_stream:
-            op = Op(
-                op.name,
-                op.phase,
-                op.time_s,
-                op.workspace_bytes,
-                op.reads,
-                op.writes,
-                in_place=op.in_place,
-            )
+        if self.one_stream and op.stream != COMPUTE:
+            op = replace(op, stream=COMPUTE)
         self._index[op.name] = len(self.ops)
         self.runs.append(len(self.ops))
         self.ops.append(op)

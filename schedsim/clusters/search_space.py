@@ -19,12 +19,16 @@ _CHUNKS = (2, 3, 4, 6, 8)
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """One choice of everything but recomputation, a bound on its time, and an estimate of it."""
+    """One choice of everything but recomputation, a bound on its time, and an estimate of it.
+
+    `least` is the least recomputation of each pipeline rank that its memory bound allows.
+    """
 
     degrees: Degrees
     training: Training
     bound_s: float = 0.0
     estimate_s: float = 0.0
+    least: tuple[str, ...] = ()
 
     @property
     def family(self) -> tuple[int | str, ...]:
@@ -139,8 +143,11 @@ class SearchSpace:
 
 
 def _divisors(number: int, most: int) -> list[int]:
-    """Powers of two that divide `number`, at most `most`, and 1."""
-    found = [1]
-    while found[-1] * 2 <= most and number % (found[-1] * 2) == 0:
-        found.append(found[-1] * 2)
-    return found
+    """The divisors of `number` that are at most `most`.
+
+    Examples
+    --------
+    >>> _divisors(280, 8), _divisors(16, 8)
+    ([1, 2, 4, 5, 7, 8], [1, 2, 4, 8])
+    """
+    return [one for one in range(1, min(number, most) + 1) if number % one == 0]

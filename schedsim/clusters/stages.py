@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .kept_names import split_host
-from .training import Training
+from .training import Training, policies_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,12 @@ def layer_policies(training: Training, degrees: Degrees, stage: StageParts) -> l
     >>> layer_policies(Training(recompute="full@host"), Degrees(pipeline=2), last)
     ['full@host', 'full']
     """
-    found = training.policies(len(stage.layers), stage.number % degrees.pipeline)
+    return stage_policies(training.recompute, degrees, stage)
+
+
+def stage_policies(recompute: str, degrees: Degrees, stage: StageParts) -> list[str]:
+    """As `layer_policies`, of a setting ``recompute``."""
+    found = policies_of(recompute, len(stage.layers), stage.number % degrees.pipeline)
     return [*found[:-1], split_host(found[-1])[0]] if stage.head and found else found
 
 

@@ -11,9 +11,9 @@ from .float8_layer import gathers_float8, write_layer
 from .kept_names import split_host
 from .layer_ops import LayerOps
 from .layer_recompute import kept_tensors, offloaded_tensors, repeated_ops
-from .memory_bounds import LayerBytes, RankSizes, least_bytes, stage_sizes
+from .memory_bounds import KeptByStage, LayerBytes, RankSizes, least_bytes, stage_sizes
 from .rank_memory import lasting_bytes
-from .stages import StageParts, layer_policies, layer_share, rank_stages, split_stages
+from .stages import StageParts, layer_share, rank_stages, split_stages, stage_policies
 from .tape import RankOp
 from .training import Training
 
@@ -50,22 +50,29 @@ class StepBounds:
         self._layers: dict[tuple[object, ...], LayerOps] = {}
         self._costs: dict[tuple[object, ...], LayerCosts] = {}
         self._ranks: dict[tuple[Degrees, Training, int], RankSizes] = {}
+        self._kept_in: dict[tuple[object, ...], KeptByStage] = {}
+        self._seconds: dict[tuple[object, ...], tuple[float, int]] = {}
+        self._experts = tuple(map(model.has_experts, range(model.num_layers)))
 
-    def time_s(self, degrees: Degrees, training: Training) -> float:
+    def time_s(self, degrees: Degrees, training: Training, recompute: str = "") -> float:
         """Seconds that no order of the micro-batches can beat.
 
         A device runs all its stages for all micro-batches. It cannot begin before the first
         micro-batch has passed the earlier stages, and the step cannot end before the last backward
         has passed these stages again. Messages that overlap with computation do not count.
+        `recompute` takes the place of that of `training`, if it is given.
         """
+        recompute = recompute or training.recompute
         stages = split_stages(self.model, degrees, training)
         count = training.micro_batches(degrees)
-        times = [self._stage_s(degrees, training, stage) for stage in stages]
+        costs = [self._stage_costs(degrees, training, stage, recompute) for stage in stages]
+        times = [seconds for seconds, _ in costs]
+        times[-1] += self._head_s(degrees, training)
         best = before = 0.0
         for rank in range(degrees.pipeline):
             mine = rank_stages(stages, degrees, rank)
             best = max(best, count * sum(times[stage.number] for stage in mine) + before)
-            copied = sum(self._copied_bytes(degrees, training, stage) for stage in mine)
+            copied = sum(costs[stage.number][1] for stage in mine)
             best = max(best, count * copied / self._host_rate)
             before += times[rank]
         if degrees.pipeline == 1 and training.state == "fsdp2" and training.zero_stage == 3:
@@ -75,12 +82,6 @@ class StepBounds:
     @property
     def _host_rate(self) -> float:
         return self.fabric.host_bytes_per_s * self.fabric.link_efficiency
-
-    def _copied_bytes(self, degrees: Degrees, training: Training, stage: StageParts) -> int:
-        """Least bytes copied to the host in a micro-batch; the first input may be a buffer."""
-        costs = self._of_layers(degrees, training, stage)
-        first = self.layer_input_bytes(degrees, training)
-        return max(0, sum(one.host_bytes for one in costs) - first)
 
     def layer_input_bytes(self, degrees: Degrees, training: Training) -> int:
         """Bytes of the input of a layer on a rank."""
@@ -103,36 +104,53 @@ class StepBounds:
         twice = 2 * sum(link_s(size * share) for share in shares) - link_s(size * shares[-1])
         return twice + sum(link_s(4 * share) for share in shares)
 
-    def memory_bytes(self, degrees: Degrees, training: Training, rank: int) -> int:
+    def memory_bytes(
+        self, degrees: Degrees, training: Training, rank: int, recompute: str = ""
+    ) -> int:
         """Bytes that a pipeline rank holds at once whatever the allocator does.
 
         Under FSDP2 see `schedsim.clusters.memory_bounds`. Otherwise these are the resident bytes
         and the state at the first backward: the kept tensors of all micro-batches begun before it,
-        and the logits.
+        and the logits. `recompute` takes the place of that of `training`, if it is given.
         """
+        recompute = recompute or training.recompute
         known = self._rank_sizes(degrees, training, rank)
-        layers = [
-            [
-                LayerBytes(one.input_bytes, one.kept_bytes, one.saved_bytes)
-                for one in self._of_layers(degrees, training, stage)
-            ]
-            for stage in known.stages
-        ]
+        kept = [self._kept(degrees, training, stage, recompute) for stage in known.stages]
         if training.state == "fsdp2":
-            return least_bytes(degrees, training, known, rank, layers)
+            return least_bytes(degrees, training, known, rank, kept)
         count = training.micro_batches(degrees)
         begun = min(count, degrees.pipeline - rank) if degrees.pipeline > 1 else 1
         if training.schedule == "gpipe":
             begun = count
         at = -1 if training.schedule == "interleaved" else 0
         # The input of the first layer may be a resident buffer.
-        kept = sum(one.kept_bytes for one in layers[at])
-        held = begun * (kept + sum(one.input_bytes for one in layers[at][1:]))
+        held = begun * (kept[at].total_bytes - kept[at].first_input_bytes)
         return known.lasting_bytes + held + known.logits_bytes * known.stages[at].head
+
+    def _kept(
+        self, degrees: Degrees, training: Training, stage: StageParts, recompute: str
+    ) -> KeptByStage:
+        """What a micro-batch keeps in a stage; stages that are alike are added up once."""
+        key = self._stage_key(degrees, training, stage, recompute)
+        if key not in self._kept_in:
+            costs = self._of_layers(degrees, training, stage, recompute)
+            layers = [LayerBytes(one.input_bytes, one.kept_bytes, one.saved_bytes) for one in costs]
+            self._kept_in[key] = KeptByStage.of_layers(layers)
+        return self._kept_in[key]
+
+    def _stage_key(
+        self, degrees: Degrees, training: Training, stage: StageParts, recompute: str
+    ) -> tuple[object, ...]:
+        """All that the layers of a stage depend on."""
+        of_ranks = recompute.split("/")
+        mine = of_ranks[min(stage.number % degrees.pipeline, len(of_ranks) - 1)]
+        experts = self._experts[stage.layers.start : stage.layers.stop]
+        return (*self.layer_key(degrees, training, False), mine, experts, stage.head)
 
     def _rank_sizes(self, degrees: Degrees, training: Training, rank: int) -> RankSizes:
         """What does not depend on the recomputation, worked out once."""
-        key = degrees, replace(training, recompute="none"), rank
+        plain = training if training.recompute == "none" else replace(training, recompute="none")
+        key = degrees, plain, rank
         if key not in self._ranks:
             stages = rank_stages(split_stages(self.model, degrees, training), degrees, rank)
             each = self._gathered_bytes(degrees, training)
@@ -203,20 +221,31 @@ class StepBounds:
         return op.compute_s(self.fabric) + op.link_s
 
     def _of_layers(
-        self, degrees: Degrees, training: Training, stage: StageParts
+        self, degrees: Degrees, training: Training, stage: StageParts, recompute: str
     ) -> list[LayerCosts]:
-        policies = layer_policies(training, degrees, stage)
+        policies = stage_policies(recompute, degrees, stage)
         return [
-            self.layer_costs(degrees, training, self.model.has_experts(number), policy)
+            self.layer_costs(degrees, training, self._experts[number], policy)
             for number, policy in zip(stage.layers, policies, strict=True)
         ]
 
-    def _stage_s(self, degrees: Degrees, training: Training, stage: StageParts) -> float:
-        """Forward and backward of one micro-batch."""
-        costs = self._of_layers(degrees, training, stage)
-        total = sum(one.forward_s + one.backward_s for one in costs)
-        if stage.head:
-            tokens = training.micro_batch(degrees) * training.seq // degrees.context
-            columns = self.model.vocab // degrees.tensor
-            total += 3 * self.fabric.op_s(2.0 * tokens * self.model.hidden * columns, 0, 0)
-        return total
+    def _stage_costs(
+        self, degrees: Degrees, training: Training, stage: StageParts, recompute: str
+    ) -> tuple[float, int]:
+        """Seconds of the layers for one micro-batch, and bytes that are copied to the host."""
+        key = self._stage_key(degrees, training, stage, recompute)
+        if key not in self._seconds:
+            costs = self._of_layers(degrees, training, stage, recompute)
+            # The first input may be a buffer.
+            first = self.layer_input_bytes(degrees, training)
+            self._seconds[key] = (
+                sum(one.forward_s + one.backward_s for one in costs),
+                max(0, sum(one.host_bytes for one in costs) - first),
+            )
+        return self._seconds[key]
+
+    def _head_s(self, degrees: Degrees, training: Training) -> float:
+        """Forward and backward of the head for one micro-batch."""
+        tokens = training.micro_batch(degrees) * training.seq // degrees.context
+        columns = self.model.vocab // degrees.tensor
+        return 3 * self.fabric.op_s(2.0 * tokens * self.model.hidden * columns, 0, 0)

@@ -129,28 +129,7 @@ class Training:
         >>> Training(recompute="none@host2").policies(3)
         ['none@host', 'none', 'none@host']
         """
-        of_ranks = self.recompute.split("/")
-        mine = of_ranks[min(rank, len(of_ranks) - 1)]
-        if mine in RECOMPUTE:
-            return [mine] * num_layers
-        found: list[str] = []
-        for part in mine.split(","):
-            name, _, count = part.strip().partition(":")
-            base, every = split_host(name)
-            known = base in RECOMPUTE or kept_names(base) is not None
-            if not known or every is None or (count and not count.isdecimal()):
-                raise SchedsimError(
-                    f"--recompute {part!r} is not understood",
-                    hint=f"one of {', '.join(RECOMPUTE)}, keep=OP+OP of a layer, or counts of "
-                    "layers: full:4,none:12; none@host2 offloads what every second layer keeps",
-                )
-            hosted = on_host(base)
-            found += [
-                hosted if every and not i % every else base
-                for i in range(int(count) if count else num_layers)
-            ]
-        found += found[-1:] * (num_layers - len(found))
-        return found[:num_layers]
+        return policies_of(self.recompute, num_layers, rank)
 
     def check_numbers(self) -> None:
         """Raise `SchedsimError`, naming the option, if a number is none of its kind."""
@@ -252,6 +231,32 @@ class Training:
         ):
             if given and not needed:
                 raise SchedsimError(f"{what} changes nothing here", hint=hint)
+
+
+def policies_of(recompute: str, num_layers: int, rank: int) -> list[str]:
+    """The policy of each of `num_layers` layers of a stage of pipeline rank `rank`."""
+    of_ranks = recompute.split("/")
+    mine = of_ranks[min(rank, len(of_ranks) - 1)]
+    if mine in RECOMPUTE:
+        return [mine] * num_layers
+    found: list[str] = []
+    for part in mine.split(","):
+        name, _, count = part.strip().partition(":")
+        base, every = split_host(name)
+        known = base in RECOMPUTE or kept_names(base) is not None
+        if not known or every is None or (count and not count.isdecimal()):
+            raise SchedsimError(
+                f"--recompute {part!r} is not understood",
+                hint=f"one of {', '.join(RECOMPUTE)}, keep=OP+OP of a layer, or counts of "
+                "layers: full:4,none:12; none@host2 offloads what every second layer keeps",
+            )
+        hosted = on_host(base)
+        found += [
+            hosted if every and not i % every else base
+            for i in range(int(count) if count else num_layers)
+        ]
+    found += found[-1:] * (num_layers - len(found))
+    return found[:num_layers]
 
 
 def _at_least(name: str, value: object, least: int) -> None:

@@ -141,21 +141,26 @@ def build_arrays(graph: Graph) -> GraphArrays:
     write_start, write_tensor = _compressed([[index[t] for t in op.writes] for op in graph.ops])
 
     streams = tuple(dict.fromkeys(op.stream for op in graph.ops))
-    tensor_pools = [DEVICE if graph.one_stream else graph.pool_of(tensor) for tensor in index]
-    op_pools = [device_of(op.stream) for op in graph.ops]
+    tensor_pools = [DEVICE] * len(index)
+    op_pools = [DEVICE] * len(graph.ops)
+    if not graph.one_stream:
+        tensor_pools = [graph.pool_of(tensor) for tensor in index]
+        op_pools = [device_of(op.stream) for op in graph.ops]
     pools = tuple(dict.fromkeys([DEVICE, *op_pools, *tensor_pools, *graph.pool_static_bytes]))
     number = {name: i for i, name in enumerate(streams)}
     pool_number = {name: i for i, name in enumerate(pools)}
-    follows: list[list[int]] = []
-    homes: list[int] = []
-    for op in graph.ops:
-        beside = (
-            [] if graph.one_stream else [graph.pool_of(name) for name in (*op.writes, *op.reads)]
-        )
-        streams_beside = {compute_stream_of(pool) for pool in beside} if op.is_copy else set()
-        follows.append(sorted(number[stream] for stream in streams_beside if stream in number))
-        devices = [pool for pool in beside if compute_stream_of(pool) and not is_compute(op.stream)]
-        homes.append(pool_number[[*devices, device_of(op.stream)][0]])
+    follows: list[list[int]] = [[]] * len(graph.ops)
+    homes = [pool_number[pool] for pool in op_pools]
+    for i, op in enumerate(() if graph.one_stream else graph.ops):
+        if is_compute(op.stream):
+            continue
+        beside = [graph.pool_of(name) for name in (*op.writes, *op.reads)]
+        devices = [pool for pool in beside if compute_stream_of(pool)]
+        if devices:
+            homes[i] = pool_number[devices[0]]
+        if op.is_copy:
+            found = {compute_stream_of(pool) for pool in beside}
+            follows[i] = sorted(number[stream] for stream in found if stream in number)
     follow_start, follow_stream = _compressed(follows)
     statics = {**graph.pool_static_bytes, DEVICE: graph.static_bytes}
 

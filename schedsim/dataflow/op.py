@@ -86,6 +86,43 @@ class Op:
         for name in ("writes", "in_place", "pools"):
             object.__setattr__(self, name, as_mapping(getattr(self, name), name))
 
+    @classmethod
+    def unchecked(
+        cls,
+        name: str,
+        phase: str,
+        time_s: float,
+        workspace_bytes: int,
+        reads: tuple[str, ...],
+        writes: dict[str, int],
+        *,
+        in_place: dict[str, str],
+        stream: str = COMPUTE,
+    ) -> Op:
+        """An op of values that are known to be valid, whose dicts nobody else changes.
+
+        For ops that formulas write by the hundred thousand: it takes a quarter of the time.
+        """
+        op = object.__new__(cls)
+        for field_name, value in (
+            ("name", name),
+            ("phase", phase),
+            ("time_s", time_s),
+            ("workspace_bytes", workspace_bytes),
+            ("reads", reads),
+            ("writes", writes),
+            ("optional", ()),
+            ("once", False),
+            ("in_place", in_place),
+            ("stream", stream),
+            ("pools", {}),
+            ("saving_workspace_bytes", None),
+            ("required", True),
+            ("evicted", ()),
+        ):
+            object.__setattr__(op, field_name, value)
+        return op
+
     @property
     def is_copy(self) -> bool:
         """Whether the op is a copy, which runs only where a schedule says so."""

@@ -28,13 +28,14 @@ def script():
 def test_the_page_tells_slower_and_unfinished_ones(script):
     rows = [
         script.SearchedRun("one", 8, 2.0, 5, 40, 1.5, 1.5, 3.0, "fsdp 8"),
-        script.SearchedRun("two", 8, 2.0, 5, 40, 2.5, 1.5, 3.0, "fsdp 8"),
+        script.SearchedRun("two", 8, 2.0, 5, 10, 2.5, 1.5, 3.0, "fsdp 8"),
         script.SearchedRun("none", 8, 2.0, 5, 40, 0.0, 1.5, 3.0),
         script.SearchedRun("long", 512, 2.0, 5, 40, processor_s=60.0, unfinished=True),
     ]
     page = script.page(rows, 40, 1, ["later"])
     assert page.endswith("Not run yet: later.\n")
     assert "| one | 8 | 2.000 | 1.500 | 0.750 | 0.0% | 3 | fsdp 8 |" in page
+    assert "| two (effort 10) | 8 | 2.000 | 2.500 |" in page
     assert "3 runs, 2 of them faster than what the search chose" in page
     assert "Not finished in 1 minutes of processor time: long." in page
 

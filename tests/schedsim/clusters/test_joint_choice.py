@@ -122,6 +122,31 @@ def test_a_search_ends_by_its_work(tiny, monkeypatch):
 
 
 @pytest.mark.slow
+def test_what_is_slower_anyway_is_not_tried_for_its_memory(tiny, monkeypatch):
+    """Once enough is shown: the same step and bound, and no more ranks are simulated."""
+    ranks = []
+    counted = joint_choice.rank_memory
+    monkeypatch.setattr(
+        joint_choice, "rank_memory", lambda *given: ranks.append(given) or counted(*given)
+    )
+    words = {"devices": 4, "global_batch": 8, "seq": 1024, "effort": 1000}
+    every = choose("tiny", 3 * 10**8, **words)
+    before = len(ranks)
+    monkeypatch.setattr(joint_choice, "_NUM_SHOWN", 1)
+    few = choose("tiny", 3 * 10**8, **words)
+    assert (few.best.step_s, few.lower_bound_s) == (every.best.step_s, every.lower_bound_s)
+    assert (len(few.runners_up), few.binds) == (0, every.binds)
+    assert 0 < len(ranks) - before <= before
+
+
+def test_ranks_are_predicted_as_they_were_tried(tiny):
+    """What the search reports of its step is what `predict` says of it."""
+    found = choose("tiny", 10**9, devices=4, global_batch=8, seq=1024, pipeline=2).best
+    assert found == replace(predict(TINY, found.degrees, found.training, FABRIC), time=found.time)
+    assert found.time.step_s == predict(TINY, found.degrees, found.training, FABRIC).step_s
+
+
+@pytest.mark.slow
 def test_a_stage_recomputes_what_its_own_memory_needs(tiny):
     """The first stage of 1F1B holds more micro-batches than the last."""
     words = {"devices": 4, "global_batch": 16, "seq": 4096, "pipeline": 4, "effort": 2}

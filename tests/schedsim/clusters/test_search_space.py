@@ -31,6 +31,13 @@ def test_what_is_given_stays():
     assert all(one.training.compiled for one in found)
 
 
+def test_degrees_need_not_be_powers_of_two():
+    """The 530B model of Korthikanti et al. had 35 stages on 280 devices: no other one fits."""
+    found = candidates("gpt3-175b", 48, 48, {"tensor": 8}, seq=2048, state="megatron")
+    assert {one.degrees.pipeline for one in found} == {1, 2, 3, 6}
+    assert {one.training.num_micro_batches for one in found} >= {1, 3, 6, 12, 48}
+
+
 def test_experts_are_split_where_there_are_any():
     """Over ranks that shard parameters."""
     found = candidates("mixtral-8x7b", 8, 8)
