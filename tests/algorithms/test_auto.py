@@ -125,6 +125,7 @@ def test_chains_of_few_stages_get_the_best_of_any_schedule(as_graph):
     assert plan.makespan_s == pytest.approx(chain_optimum(chain, 13_200_000).makespan_s)
 
 
+@pytest.mark.slow
 def test_what_the_exact_search_leaves_open_has_its_bound():
     """The annealing goes on from there, and both bounds are looked at."""
     chain = uniform(60)

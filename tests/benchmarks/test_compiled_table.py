@@ -48,6 +48,7 @@ def test_a_step_with_dropout_has_no_exact_gradients(of_subject):
     assert of_subject(nn.Dropout(0.0))[0] is not None
 
 
+@pytest.mark.slow
 def test_a_second_model_is_compiled_for_its_own_sizes(monkeypatch):
     """Code for open sizes would be slower, and ours beside it would look quicker than it is."""
     seen = []

@@ -211,6 +211,7 @@ def recorded(batch: int) -> schedsim.Chain:
     return schedsim.Chain("recorded", size, tuple(stages), recorded=step)
 
 
+@pytest.mark.slow
 def test_sizes_of_a_recorded_step_are_planned_well_at_the_end():
     """The first plan that fits tells that a size fits; the largest is planned like a single one."""
     budget = 170 * 2**20

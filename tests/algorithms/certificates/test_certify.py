@@ -77,6 +77,7 @@ def test_real_times_are_proven_to_a_billionth():
     assert verified(certificate)["optimal"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_where(range(1, 4), lambda seed: seed != 2))
 def test_graphs_are_proven_by_cuts(seed):
     rng = np.random.default_rng(seed)

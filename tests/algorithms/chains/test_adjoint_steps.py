@@ -18,6 +18,7 @@ SIZES = st.lists(st.integers(1, 3), min_size=4, max_size=4)
 TIMES = st.lists(st.integers(1, 5), min_size=4, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(
     x=SIZES,

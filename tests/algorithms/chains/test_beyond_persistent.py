@@ -80,6 +80,7 @@ def test_few_stages_get_the_optimum(seed):
         assert (plan.status == "optimal") >= is_exact(chain)
 
 
+@pytest.mark.slow
 def test_the_ladder_depends_on_the_chain_alone():
     """Its rungs up to a budget are those of a larger budget up to there."""
     chain = uniform(20)

@@ -113,6 +113,7 @@ def test_all_memory_meets_the_bound():
         assert plan.run.makespan_s == pytest.approx(0.066)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["interleaved", "zero-bubble"])
 def test_other_orders_fit(order):
     """Several stages share a device; gradients of weights come late: the budget holds."""

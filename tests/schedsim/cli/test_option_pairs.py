@@ -23,6 +23,8 @@ from schedsim.workloads import WorkloadOptions, build_workload
 COMMANDS = commands()
 ALONE = ("planners", "env", "completion")
 """Commands of one option or argument."""
+SLOW = ("cluster", "compare", "estimate", "pipeline", "plan", "plot frontier", "plot timeline")
+"""Commands whose pairs, hundreds in some, take more than two seconds."""
 WALKS_WORKLOADS = ("plan", "simulate")
 
 
@@ -100,7 +102,7 @@ def test_every_option_has_a_sample(command):
     "command",
     slow_where(
         [name for name in COMMANDS if name not in ALONE],
-        lambda name: name in ("cluster", "plan", "pipeline", "compare"),  # hundreds of pairs
+        lambda name: name in SLOW,
     ),
 )
 def test_every_pair_is_honoured_or_refused(command, watched, capsys):

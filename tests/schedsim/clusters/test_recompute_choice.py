@@ -58,6 +58,7 @@ def test_it_is_never_slower_than_the_policies_at_their_own_memory():
             assert ours_s < 0.99 * step_time(model, degrees, own, FABRIC).step_s
 
 
+@pytest.mark.slow
 def test_it_is_near_the_best_of_all_choices():
     """Every set of the three best pieces in each of two layers."""
     model, degrees, training = small(2), Degrees(fsdp=8), Training(batch=4, seq=4096)
@@ -79,6 +80,7 @@ def test_it_is_near_the_best_of_all_choices():
     assert step_time(model, degrees, chosen, FABRIC).step_s <= 1.01 * best_s
 
 
+@pytest.mark.slow
 def test_each_pipeline_rank_chooses_for_itself():
     """The first holds the most micro-batches, and recomputes the most."""
     model, degrees = replace(small(8), vocab=4096), Degrees(fsdp=2, pipeline=4)

@@ -1,5 +1,6 @@
 """NeMo's Megatron Bridge: what Megatron's arguments say, by the names of its fields."""
 
+import pytest
 import yaml
 from small_exports import OPS, loose, tight
 
@@ -27,6 +28,7 @@ def test_it_says_what_megatrons_arguments_say():
     assert yaml.safe_load(loose("nemo").text) == {"model": {"recompute_granularity": None}}
 
 
+@pytest.mark.slow
 def test_modules_and_what_is_on_the_host():
     """The same sets as Megatron's, over a link."""
     least = try_plan(OPS, 1, link="100GB/s", effort=0.1).min_feasible_bytes

@@ -69,6 +69,7 @@ def test_a_step_whose_ops_write_in_place_is_planned_op_by_op():
     assert all(map(torch.equal, left_by(lambda: module(x), model), expected))
 
 
+@pytest.mark.slow
 def test_such_a_step_is_planned_by_the_backend():
     torch.manual_seed(0)
     model, x = Writing(), torch.randn(64, 16)

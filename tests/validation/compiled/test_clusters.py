@@ -24,6 +24,7 @@ def clustered(make):
     return program, clusters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gated, convolutional])
 def test_an_order_of_clusters_exists_and_is_legal(make):
     """All that a cluster reads is made by those before it: none needs itself through another."""

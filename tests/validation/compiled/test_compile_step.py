@@ -208,6 +208,7 @@ def test_the_backend_says_that_there_is_no_compiler(monkeypatch):
     assert_close(found, left_by(lambda x, t: loss(model(x), t), model, inputs))
 
 
+@pytest.mark.slow
 def test_a_compiled_step_that_is_another_is_planned_by_blocks(uncompiled, monkeypatch):
     """Uncompiled, with a warning, and no refusal of what the caller did not ask for."""
 

@@ -44,6 +44,7 @@ def test_an_activation_is_not_saved_beside_its_argument():
     assert size_of(program, before) - size_of(program, after) >= 32 * 32 * 4 - 2 * 32 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gated, convolutional])
 def test_nothing_more_is_saved(make):
     program = decompose(captured_step(*make()).program)

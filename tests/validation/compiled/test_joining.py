@@ -39,6 +39,7 @@ def joined_step(make, spare_bytes, seconds=lambda name: 0.0 if "+" in name[1:] e
     return model, inputs, loss, module, found[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gated, convolutional])
 def test_joined_neighbours_compute_the_plain_step(uncompiled, make):
     model, inputs, loss, module, joined = joined_step(make, 0)
@@ -63,6 +64,7 @@ def test_no_more_is_held_between_ops_than_before(uncompiled):
     assert ends[0] <= ends[1]
 
 
+@pytest.mark.slow
 def test_where_bytes_are_short_fewer_are_joined(uncompiled):
     many, few = joined_step(gated, 10**9)[4], joined_step(gated, -(10**9))[4]
     assert many.parts

@@ -61,6 +61,7 @@ class Squashed(nn.Linear):
         return torch.tanh(super().forward(x))
 
 
+@pytest.mark.slow
 def test_the_parts_around_a_scripted_layer_are_planned_and_compared():
     """Dynamo traces modules inside of a model that it gives up."""
     torch.manual_seed(0)
@@ -98,6 +99,7 @@ def test_a_forward_within_a_transform_runs_as_it_is_and_a_line_says_so():
     model(x).sum().backward()
 
 
+@pytest.mark.slow
 def test_a_model_with_a_budget_is_traced_as_it_is():
     """torch.jit.trace met Dynamo's wrapper, and raised, and so did the places of fake tensors."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(8, 4)
@@ -107,6 +109,7 @@ def test_a_model_with_a_budget_is_traced_as_it_is():
         assert model(mode.from_tensor(x)).shape == (8, 4)
 
 
+@pytest.mark.slow
 def test_a_graph_of_forward_mode_differentiation_may_live_on():
     """It saves zeros without storage, whose place was asked for as the next step began."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(8, 4)

@@ -196,6 +196,7 @@ def test_steps_in_another_order_than_was_planned_keep_least():
     run_ranks(_changed_order, 1)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_sharded_after_it_got_its_budget_is_refused():
     """What was planned is a step that gathers nothing."""
     run_ranks(_sharded_later, 1)
@@ -227,6 +228,7 @@ def _optimizer_of_shares(rank):
     assert session_in(model).peak_bytes < 2_100_000 < peak_bytes
 
 
+@pytest.mark.slow
 def test_the_step_of_an_optimizer_of_shares_is_measured():
     """To the byte; where it takes more than the budget, a line says so."""
     run_ranks(_optimizer_of_shares, 1)

@@ -22,6 +22,7 @@ from torch import nn  # noqa: E402
 import schedsim  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
 def test_calls_of_a_rehearsal_are_not_those_of_the_loop(fails):
     """The loop's are there again behind it, whatever happens in it."""

@@ -91,6 +91,7 @@ def _one_alone(rank, times_together):
     return [error, *(str(one.message) for one in caught if one.category is LateRanksWarning)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times_together", "what"),
     [pytest.param(0, "plan the first step", marks=pytest.mark.slow), (1, "rematerialize")],

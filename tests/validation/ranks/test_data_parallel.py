@@ -200,6 +200,7 @@ def _averages_in_place(rank, budget, view, unused):
     return seen, num_runs(), is_equal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "view", "unused"),
     [

@@ -196,6 +196,7 @@ def test_a_refused_input_of_one_rank_is_refused_on_all():
     assert last == 3
 
 
+@pytest.mark.slow
 def test_a_rank_that_begins_no_step_after_an_error_is_missed():
     """Others that go on hear by what it left."""
     (first, _), (second, _) = run_ranks(_leaves, 2, "stops", timeout_s=60)

@@ -257,6 +257,7 @@ def _replaced(rank):
     return [*found, loop.run(""), len(loop.module.plans)]
 
 
+@pytest.mark.slow
 def test_a_sharded_block_that_is_replaced_runs():
     """The plan was made of the former one, which ran on, in silence."""
     assert run_ranks(_replaced, 2) == [["trains", "trains", 1]] * 2

@@ -90,6 +90,7 @@ def _peaks(rank, kind, budgets):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "budgets"),
     [

@@ -254,6 +254,7 @@ def _repeated_embedding(rank, kind):
         return resident + reading.peak_bytes, module.plan.peak_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["sequence parallel", pytest.param("spread between blocks", marks=pytest.mark.slow)]
 )
@@ -293,6 +294,7 @@ def _refusal(kind):
     return None
 
 
+@pytest.mark.slow
 def test_what_no_plan_counts_is_refused():
     """With the reason and the way out, on every rank."""
     for row in run_ranks(_refused, 2):

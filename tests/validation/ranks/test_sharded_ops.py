@@ -140,6 +140,7 @@ def check(rows):
         assert note == "outputs and gradients are the plain step's to the bit"
 
 
+@pytest.mark.slow
 def test_the_peaks_of_two_ranks_are_the_predicted_ones():
     """With what PyTorch gathers ahead, or leaves gathered, and whole gradients that wait.
 

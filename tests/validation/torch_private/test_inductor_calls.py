@@ -102,6 +102,7 @@ def test_threads_that_end_in_another_order_leave_no_wait_out(monkeypatch):
     assert waited == ["after"]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_code_may_be_called_after_the_wait():
     mode = fake_mode()

@@ -97,6 +97,7 @@ def test_a_chunked_step_fits_where_the_plain_one_does_not(name, level):
     assert "head in 8 chunks" in module.report()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_schedule_changes_no_bit_of_the_chunked_model(level):
     work = a_model("gpt2")

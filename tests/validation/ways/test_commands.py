@@ -42,6 +42,7 @@ def test_a_plan_with_chunks_and_micro_batches_is_applied_with_them(tmp_path, lev
     assert seen.measured_bytes[0] <= module.plan.peak_bytes == printed["peak_bytes"]
 
 
+@pytest.mark.slow
 def test_prices_of_all_ways_and_none_that_is_not_allowed(capsys):
     """What rounds otherwise has a price, and is not chosen unless it is asked for."""
     small = "model:gpt2,layers=2,hidden=16,heads=2,vocab=199,seq=64,batch=4,dropout=0.0"

@@ -73,6 +73,7 @@ def test_buffers_that_are_kept_for_repeated_blocks_are_within_the_budget():
     assert module.plan.peak_bytes < resident + reading.peak_bytes <= module.budget_bytes
 
 
+@pytest.mark.slow
 def test_the_least_budget_has_the_states_of_its_own_plan():
     """Of nine dropouts few are repeated there: it is no budget for the states of all of them."""
     torch.manual_seed(0)

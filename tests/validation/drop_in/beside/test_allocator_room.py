@@ -77,6 +77,7 @@ class Loop:
         return [str(it.message) for it in told if "allocator" in str(it.message)]
 
 
+@pytest.mark.slow
 def test_plans_leave_room_until_the_step_reserves_no_more_than_the_budget(monkeypatch):
     loop = Loop(monkeypatch, lambda requested: requested * 11 // 10)
     [line] = loop.run()

@@ -100,6 +100,7 @@ def test_code_behind_a_backward_that_takes_more_than_the_budget_is_told(behind):
     assert all("with the code behind its backward" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_what_fits_beside_no_plan_is_told_and_not_counted():
     """As of data that are loaded after the first step: the loop goes on."""
     model, x = deep_model(), torch.randn(128, 16)

@@ -91,6 +91,7 @@ def test_copies_of_an_optimizer_are_told_with_what_makes_none(make, told):
     assert "AdamW.step takes" in schedsim.drop_in_report(model)
 
 
+@pytest.mark.slow
 def test_states_that_the_first_step_makes_count_once():
     """`optimizer="adamw"` counts them before they are there."""
     model, x = model_and_input()
