@@ -335,7 +335,7 @@ class _JointBuilder(ProgramBuilder):
             for _, role in outputs
             if role.kind == "mutation" and role.of == "input"
         }
-        found = [self.inputs[i] for i in self.changing if self.inputs[i] >= 0]
+        found = [v for i, v in enumerate(self.inputs) if i in self.changing and v >= 0]
         later = {program.values[v].storage for v in found} - changed
         if not changed | later:
             return
