@@ -197,10 +197,10 @@ class _Search:
 
         A single simulation of time tells it; whether all ranks fit takes many.
         """
-        least = without_host(_of_ranks(candidate.least))
-        if set(least.split("/")) == {"none"}:
+        least = without_host("/".join(candidate.least)).split("/")
+        if set(least) == {"none"}:
             return False
-        training = replace(candidate.training, recompute=_of_ranks(least.split("/")))
+        training = replace(candidate.training, recompute=_of_ranks(least))
         return self.step_s(candidate, training) >= best_s
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:

@@ -139,8 +139,8 @@ def joint_part(
     names
         Expressions by which Dynamo names the inputs.
     changing
-        Positions of inputs that code behind this part writes before the backward half: what reads
-        them runs once, in the forward half.
+        Positions of inputs that a forward writes, in this part or behind it: what reads them runs
+        once, in the forward half.
 
     Raises
     ------
@@ -342,15 +342,14 @@ class _JointBuilder(ProgramBuilder):
         for i, call in enumerate(program.calls):
             args = call.lean[1] if call.lean else call.args
             read = {program.values[v].storage for v in refs((args, call.kwargs))}
-            if call.is_view or not read & (changed | later):
+            if call.is_view:
                 continue
-            if i > program.seed:
-                if not read & changed:
-                    continue  # as in a plain step, for autograd to accept or not
+            if i <= program.seed:
+                call.once |= bool(read & (changed | later))
+            elif read & changed:  # what is written later, autograd takes or not, as in a plain step
                 raise UnsupportedError(
                     f"{call.name} in backward reads an input that forward changes"
                 )
-            call.once = True
 
     def _add_gradients(self, found: list[int]) -> list[int]:
         """The gradients in the form in which autograd keeps them, by position of the argument."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ...whole_step.step_budget import budget_in_bytes
@@ -38,6 +38,10 @@ class LineSteps:
     def store_all_peak(self, record: StepRecord) -> int:
         """The peak of a step that keeps everything."""
         return self._line(record, {}, self._known_costs).store_all_peak()
+
+    def peak_of(self, record: StepRecord, costs: Sequence[PartCost]) -> int:
+        """The peak of a step whose calls have these costs."""
+        return self._line(record, {}, self._known_costs).peak_of(costs)
 
     def divided(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan | None:
         """The choices among the schedules that are known; ``None`` if these do not fit."""

@@ -126,6 +126,7 @@ class StepPlans:
         passing_bytes
             Bytes of results of earlier steps, beside these, until the first backward.
         """
+        self._doubt = None  # of a step whose backward has not come
         if self._sizes.take_up():
             self._chosen.clear()
         growth = self.known.see_resident(resident_bytes, passing_bytes)
@@ -336,9 +337,9 @@ class StepPlans:
         if doubt is None or not calls.rows or self.known.budget_bytes is None:
             return
         record = with_loss(record_without_measurements(calls), LOSS_BYTES)
-        line = self._lines.least_line(record)
+        alike = [known for known in self.known.records if known.is_like(record)] or [record]
         costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
-        if line.peak_of(costs) > self.known.budget_bytes:
+        if max(self._lines.peak_of(one, costs) for one in alike) > self.known.budget_bytes:
             self._say(f"{doubt}: this step may exceed the budget", PlainStepWarning)
 
     @staticmethod
