@@ -6,11 +6,10 @@ eviction; the machine code is cached on disk.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from schedsim.kernels.cached import njit
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import ShortInts
 
 from ._dtr_memory import (
     EVICTED,
@@ -26,6 +25,8 @@ from ._dtr_memory import (
     STAMP,
     STEPS,
     USED,
+    Dataflow,
+    EvictionRules,
     Memory,
     enter,
     evict,
@@ -40,19 +41,8 @@ from ._dtr_memory import (
 DONE, NO_ROOM, LOST, TOO_LONG = range(4)
 
 
-@njit(cache=True)
-def _grown(array: Any, size: int) -> Any:
-    """`array`, or a copy at least twice as long where `size` entries do not fit."""
-    if size <= array.size:
-        return array
-    larger = np.empty(max(2 * array.size, size), array.dtype)
-    for k in range(array.size):
-        larger[k] = array[k]
-    return larger
-
-
-@njit(cache=True)
-def _banished_with(t: int, g: Any, m: Any) -> int:
+@kernel
+def _banished_with(t: int, g: Dataflow, m: Memory) -> int:
     """Evicted tensors that go for good with `t`, left on the stack; -1 where one is still needed.
 
     The tensors that `t` leads to must be in memory, or never be read again.
@@ -80,8 +70,8 @@ def _banished_with(t: int, g: Any, m: Any) -> int:
     return height
 
 
-@njit(cache=True)
-def _banish_one(heuristic: int, g: Any, m: Any) -> bool:
+@kernel
+def _banish_one(heuristic: int, g: Dataflow, m: Memory) -> bool:
     """Give up one tensor that cannot be recomputed, and with it second runs of its readers."""
     for t in range(m.state.size):
         if m.state[t] != RESIDENT or m.place[t] >= 0 or g.tensor_bytes[t] == 0:
@@ -91,43 +81,39 @@ def _banish_one(heuristic: int, g: Any, m: Any) -> bool:
         count = _banished_with(t, g, m)
         if count < 0:
             continue
-        lost = np.empty(count, np.int64)
         for k in range(count):
-            lost[k] = m.stack[k]
+            m.lost[k] = m.stack[k]  # what forgets a tensor walks, and walks use the stack
         for k in range(count):
-            for i in range(g.reader_start[lost[k]], g.reader_start[lost[k] + 1]):
+            for i in range(g.reader_start[m.lost[k]], g.reader_start[m.lost[k] + 1]):
                 op = g.reader_op[i]
                 m.locked[op] = True
                 for w in range(g.write_start[op], g.write_start[op + 1]):
                     leave_pool(g.write_tensor[w], m)
-            forget(lost[k], heuristic, g, m)
+            forget(m.lost[k], heuristic, g, m)
         return True
     return False
 
 
-@njit(cache=True)
-def _is_made(u: int, first: bool, eager: bool, g: Any, m: Any) -> bool:
+@kernel
+def _is_made(u: int, first: bool, eager: bool, g: Dataflow, m: Memory) -> bool:
     """Whether a run of the producer of `u` materialises `u`."""
     if not g.tensor_optional[u] or m.state[u] == RESIDENT or m.pins[u] > 0:
         return True
     return first and (m.uses_left[u] > 0 or not eager)
 
 
-@njit(cache=True)
-def _goes_first(t: int, other: int, m: Any) -> bool:
+@kernel
+def _goes_first(t: int, other: int, m: Memory) -> bool:
     """Whether `t` goes before `other` of the same h: it was used longer ago, or written first."""
     if m.last_access_s[t] != m.last_access_s[other]:
         return bool(m.last_access_s[t] < m.last_access_s[other])
     return t < other
 
 
-@njit(cache=True)
-def _worst(heuristic: int, times: Any, g: Any, m: Any) -> int:
-    """The tensor in the pool with the least h; -1 where all tensors are pinned.
-
-    `times` are the time now, and the least time for which a tensor counts as idle.
-    """
-    clock_s, tick_s = times[0], times[1]
+@kernel
+def _worst(heuristic: int, g: Dataflow, m: Memory) -> int:
+    """The tensor in the pool with the least h; -1 where all tensors are pinned."""
+    clock_s, tick_s = m.times[0], m.times[1]
     best, best_h = -1, np.inf
     m.num[STEPS] += m.num[IN_POOL]
     for k in range(m.num[IN_POOL]):
@@ -157,8 +143,8 @@ def _worst(heuristic: int, times: Any, g: Any, m: Any) -> int:
     return best
 
 
-@njit(cache=True)
-def _shared_bytes(op: int, first: bool, eager: bool, evicting: bool, g: Any, m: Any) -> int:
+@kernel
+def _shared_bytes(op: int, first: bool, eager: bool, evicting: bool, g: Dataflow, m: Memory) -> int:
     """Bytes that outputs take over from inputs that this run is the last to use.
 
     These are the inputs that will be dropped after the run; with `evicting`, all that can be.
@@ -177,8 +163,8 @@ def _shared_bytes(op: int, first: bool, eager: bool, evicting: bool, g: Any, m: 
     return shared
 
 
-@njit(cache=True)
-def _room_bytes(op: int, first: bool, eager: bool, g: Any, m: Any) -> int:
+@kernel
+def _room_bytes(op: int, first: bool, eager: bool, g: Dataflow, m: Memory) -> int:
     """Bytes that a run of `op` adds to memory: outputs that are not there yet, and workspace."""
     room = 0
     workspace = g.op_workspace_bytes[op]
@@ -192,19 +178,21 @@ def _room_bytes(op: int, first: bool, eager: bool, g: Any, m: Any) -> int:
     return int(room + workspace)
 
 
-@njit(cache=True)
-def _make_room(op: int, first: bool, times: Any, rules: Any, g: Any, m: Any) -> Any:
+@kernel
+def _make_room(
+    op: int, first: bool, rules: EvictionRules, g: Dataflow, m: Memory
+) -> tuple[bool, bool]:
     """Evict until `op` fits: (whether it then does, whether the run drops its inputs)."""
-    budget_bytes, heuristic, eager = rules
+    heuristic, eager = rules.heuristic, rules.eager
     evicting = False
     while True:
         needed = m.num[USED] + _room_bytes(op, first, eager, g, m)
-        if needed - _shared_bytes(op, first, eager, evicting, g, m) <= budget_bytes:
+        if needed - _shared_bytes(op, first, eager, evicting, g, m) <= rules.budget_bytes:
             return True, evicting
         # To evict a tensor that the run is about to write again would free nothing.
         for w in range(g.write_start[op], g.write_start[op + 1]):
             m.pins[g.write_tensor[w]] += not g.tensor_optional[g.write_tensor[w]]
-        worst = _worst(heuristic, times, g, m)
+        worst = _worst(heuristic, g, m)
         for w in range(g.write_start[op], g.write_start[op + 1]):
             m.pins[g.write_tensor[w]] -= not g.tensor_optional[g.write_tensor[w]]
         if worst >= 0:
@@ -215,12 +203,13 @@ def _make_room(op: int, first: bool, times: Any, rules: Any, g: Any, m: Any) -> 
             return False, evicting
 
 
-@njit(cache=True)
+@kernel
 def _account(
-    op: int, first: bool, dropping: bool, now_s: float, rules: Any, g: Any, m: Any
+    op: int, first: bool, dropping: bool, rules: EvictionRules, g: Dataflow, m: Memory
 ) -> None:
     """Account for a run of `op`: its outputs enter memory, what nobody will read leaves it."""
-    _, heuristic, eager = rules
+    heuristic, eager = rules.heuristic, rules.eager
+    now_s = m.times[0]
     m.ran[op] = True
     if g.op_once[op]:
         m.locked[op] = True
@@ -243,38 +232,19 @@ def _account(
             enter(u, heuristic, g, m)
 
 
-@njit(cache=True)
-def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
+@kernel
+def replay(
+    g: Dataflow, rules: EvictionRules, num_steps: int, m: Memory, runs: ShortInts
+) -> tuple[int, int]:
     """Run the first `num_steps` ops in order within the budget, evicting where memory is short.
 
-    `g` is a `Dataflow`, `rules` are `EvictionRules`; `limits` are the most runs and the most steps
-    of walks. Returns (code, runs, state of each tensor).
+    `m` is `empty_memory`, and holds the state at the end afterwards. Returns (how it ended, number
+    of runs), of which `runs` holds the first.
     """
-    _, heuristic, eager = rules
+    heuristic, eager = rules.heuristic, rules.eager
     num_ops, num_tensors = g.op_time_s.size, g.tensor_bytes.size
-    num_nodes = 2 * num_tensors + 16
-    m = Memory(
-        np.zeros(num_tensors, np.int8),
-        np.zeros(num_tensors, np.int32),
-        np.zeros(num_tensors, np.int32),
-        np.zeros(num_tensors, np.float64),
-        np.full(num_tensors, -1, np.int32),
-        np.full(num_tensors, -1, np.int64),
-        np.ones(num_tensors, np.bool_),
-        np.zeros(num_tensors, np.float64),
-        np.zeros(num_tensors, np.int64),
-        np.empty(num_tensors + 1, np.int64),
-        np.zeros(num_ops, np.bool_),
-        np.zeros(num_ops, np.bool_),
-        np.zeros(num_ops, np.int64),
-        np.empty(num_tensors, np.int64),
-        np.zeros(num_nodes, np.int64),
-        np.zeros(num_nodes, np.float64),
-        np.zeros(num_nodes, np.int64),
-        np.zeros(6, np.int64),
-    )
     # A tensor used just now has been idle for no time: the least op time stands in for zero.
-    times = np.zeros(2)
+    times = m.times
     for op in range(num_ops):
         if g.op_time_s[op] > 0 and (times[1] == 0 or g.op_time_s[op] < times[1]):
             times[1] = g.op_time_s[op]
@@ -284,10 +254,8 @@ def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
         m.uses_left[t] = g.reader_start[t + 1] - g.reader_start[t] + g.tensor_result[t]
         if g.tensor_producer[t] < 0 and m.uses_left[t] > 0:
             enter(t, heuristic, g, m)
-    runs = np.empty(2 * num_ops + 16, np.int32)
     made = 0
-    frame_op = np.empty(num_ops + 2, np.int64)
-    frame_read = np.empty(num_ops + 2, np.int64)
+    frame_op, frame_read = m.frame_op, m.frame_read
     num_ended = 0
     for step in range(num_steps + (num_tensors if num_steps == num_ops else 0)):
         if step < num_steps:
@@ -307,7 +275,7 @@ def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
             op = frame_op[depth]
             if frame_read[depth] < 0:
                 if m.locked[op]:
-                    return LOST, runs[:made], m.state
+                    return LOST, made
                 for r in range(g.read_start[op], g.read_start[op + 1]):
                     m.pins[g.read_tensor[r]] += 1
                 frame_read[depth] = g.read_start[op]
@@ -320,7 +288,7 @@ def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
                     missing = t
             if missing >= 0:
                 if g.tensor_producer[missing] < 0:
-                    return LOST, runs[:made], m.state
+                    return LOST, made
                 depth += 1
                 frame_op[depth] = g.tensor_producer[missing]
                 frame_read[depth] = -1
@@ -328,20 +296,19 @@ def replay(g: Any, rules: Any, num_steps: int, limits: Any) -> Any:
             first = not m.ran[op]
             # A tensor that only this step may still need is needed until the step's own op runs.
             m.num[NOW] = step if depth == 0 else step - 1
-            fits, dropping = _make_room(op, first, times, rules, g, m)
+            fits, dropping = _make_room(op, first, rules, g, m)
             if not fits:
-                return NO_ROOM, runs[:made], m.state
-            if made >= limits[0] or m.num[STEPS] > limits[1]:
-                return TOO_LONG, runs[:made], m.state
-            runs = _grown(runs, made + 1)
+                return NO_ROOM, made
+            if made >= rules.most_runs or m.num[STEPS] > rules.most_steps:
+                return TOO_LONG, made
             runs[made] = op
             made += 1
             times[0] += g.op_time_s[op]
-            _account(op, first, dropping, times[0], rules, g, m)
+            _account(op, first, dropping, rules, g, m)
             depth -= 1
         while eager and num_ended < num_tensors and g.last_need[g.needs_ended[num_ended]] <= step:
             t = g.needs_ended[num_ended]
             if not g.tensor_result[t]:
                 forget(t, heuristic, g, m)
             num_ended += 1
-    return DONE, runs[:made], m.state
+    return DONE, made

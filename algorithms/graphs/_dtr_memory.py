@@ -6,11 +6,12 @@ tensor that a run reads or writes; the machine code is cached on disk.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
-from schedsim.kernels.cached import njit
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import Codes, Flags, Ints, Reals, Record, ShortInts
 
 # Heuristics, by code.
 H_DTR, H_DTR_EQ, H_LOCAL, H_LRU, H_SIZE, H_MSPS, H_NEIGHBOURHOOD = range(7)
@@ -19,31 +20,33 @@ H_DTR, H_DTR_EQ, H_LOCAL, H_LRU, H_SIZE, H_MSPS, H_NEIGHBOURHOOD = range(7)
 GONE, RESIDENT, EVICTED = range(3)
 
 
-class Dataflow(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Dataflow(Record):
     """The arrays of a graph that the loop reads; lists of lists are stored in compressed form."""
 
-    op_time_s: Any
-    op_workspace_bytes: Any
-    op_saving_workspace_bytes: Any
-    op_once: Any
-    read_start: Any
-    read_tensor: Any
-    write_start: Any
-    write_tensor: Any
-    reader_start: Any
-    reader_op: Any
-    tensor_bytes: Any
-    tensor_producer: Any
-    tensor_optional: Any
-    tensor_result: Any
-    tensor_takes_over: Any
-    last_need: Any
+    op_time_s: Reals
+    op_workspace_bytes: Ints
+    op_saving_workspace_bytes: Ints
+    op_once: Flags
+    read_start: Ints
+    read_tensor: Ints
+    write_start: Ints
+    write_tensor: Ints
+    reader_start: Ints
+    reader_op: Ints
+    tensor_bytes: Ints
+    tensor_producer: Ints
+    tensor_optional: Flags
+    tensor_result: Flags
+    tensor_takes_over: Ints
+    last_need: Ints
     """(num_tensors,) the last op, by index, that can need the tensor through any recomputation."""
-    needs_ended: Any
+    needs_ended: Ints
     """(num_tensors,) tensors by ascending `last_need`."""
 
 
-class EvictionRules(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class EvictionRules(Record):
     """The settings of the loop."""
 
     budget_bytes: int
@@ -51,45 +54,84 @@ class EvictionRules(NamedTuple):
     heuristic: int
     eager: bool
     """Whether a tensor leaves memory as soon as nobody will read it again."""
+    most_runs: int
+    most_steps: int
+    """Of walks through evicted tensors."""
 
 
-class Memory(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Memory(Record):
     """The state of each tensor, of each op, and of the groups of evicted tensors."""
 
-    state: Any
-    pins: Any  # number of ops under way that read it
-    uses_left: Any  # first runs of its readers still to come, and one for a result
-    last_access_s: Any
-    place: Any  # its place in the pool; -1 outside of the pool
-    node: Any  # its node in the union-find of evicted tensors
-    stale: Any  # whether `cached` must be computed anew
-    cached: Any  # time of its evicted neighbourhood
-    mark: Any  # stamps of walks
-    stack: Any  # stack of walks
-    ran: Any
-    locked: Any  # whether the op cannot run again
-    op_mark: Any
-    pool: Any  # evictable tensors in memory, in no order
-    parent: Any
-    cost: Any  # of a group, at its root
-    node_mark: Any
-    num: Any  # counters, by the indices below
+    state: Codes
+    pins: ShortInts  # number of ops under way that read it
+    uses_left: ShortInts  # first runs of its readers still to come, and one for a result
+    last_access_s: Reals
+    place: ShortInts  # its place in the pool; -1 outside of the pool
+    node: Ints  # its node in the union-find of evicted tensors
+    stale: Flags  # whether `cached` must be computed anew
+    cached: Reals  # time of its evicted neighbourhood
+    mark: Ints  # stamps of walks
+    stack: Ints  # stack of walks
+    ran: Flags
+    locked: Flags  # whether the op cannot run again
+    op_mark: Ints
+    pool: Ints  # evictable tensors in memory, in no order
+    parent: Ints
+    cost: Reals  # of a group, at its root
+    node_mark: Ints
+    num: Ints  # counters, by the indices below
+    renamed: Ints  # a group's number after the groups are numbered afresh
+    renamed_cost: Reals
+    lost: Ints  # tensors that are given up together
+    frame_op: Ints  # stack of the ops under way
+    frame_read: Ints  # the next read of each; -1 before the first
+    times: Reals  # the time now, and the least time for which a tensor counts as idle
 
 
 USED, IN_POOL, STAMP, NOW, STEPS, NODES = range(6)
 
 
-@njit(cache=True)
-def last_needs(g: Any) -> Any:
-    """The last op, by index, that can need each tensor through any recomputation; O(reads).
+def empty_memory(num_ops: int, num_tensors: int) -> Memory:
+    """The state before the first op: nothing is in memory, and nobody is known to read anything."""
+    num_nodes = 2 * num_tensors + 16
+    return Memory(
+        state=np.zeros(num_tensors, np.int8),
+        pins=np.zeros(num_tensors, np.int32),
+        uses_left=np.zeros(num_tensors, np.int32),
+        last_access_s=np.zeros(num_tensors),
+        place=np.full(num_tensors, -1, np.int32),
+        node=np.full(num_tensors, -1, np.int64),
+        stale=np.ones(num_tensors, np.bool_),
+        cached=np.zeros(num_tensors),
+        mark=np.zeros(num_tensors, np.int64),
+        stack=np.empty(num_tensors + 1, np.int64),
+        ran=np.zeros(num_ops, np.bool_),
+        locked=np.zeros(num_ops, np.bool_),
+        op_mark=np.zeros(num_ops, np.int64),
+        pool=np.empty(num_tensors, np.int64),
+        parent=np.zeros(num_nodes, np.int64),
+        cost=np.zeros(num_nodes),
+        node_mark=np.zeros(num_nodes, np.int64),
+        num=np.zeros(6, np.int64),
+        renamed=np.empty(num_nodes, np.int64),
+        renamed_cost=np.empty(num_nodes),
+        lost=np.empty(num_tensors + 1, np.int64),
+        frame_op=np.empty(num_ops + 2, np.int64),
+        frame_read=np.empty(num_ops + 2, np.int64),
+        times=np.zeros(2),
+    )
+
+
+@kernel
+def set_last_needs(g: Dataflow) -> None:
+    """Set the last op, by index, that can need each tensor through any recomputation; O(reads).
 
     -1 for a tensor that nobody reads; the number of ops where a result may need it at the end.
     """
-    num_ops = g.op_once.size
-    need = np.full(g.tensor_result.size, -1, np.int64)
+    num_ops, need = g.op_once.size, g.last_need
     for t in range(need.size):
-        if g.tensor_result[t]:
-            need[t] = num_ops
+        need[t] = num_ops if g.tensor_result[t] else -1
     for op in range(num_ops - 1, -1, -1):
         last = op
         if not g.op_once[op]:
@@ -97,19 +139,18 @@ def last_needs(g: Any) -> Any:
                 last = max(last, need[g.write_tensor[w]])
         for r in range(g.read_start[op], g.read_start[op + 1]):
             need[g.read_tensor[r]] = max(need[g.read_tensor[r]], last)
-    return need
 
 
-@njit(cache=True)
-def _root(parent: Any, node: int) -> int:
+@kernel
+def _root(parent: Ints, node: int) -> int:
     while parent[node] != node:
         parent[node] = parent[parent[node]]
         node = parent[node]
     return node
 
 
-@njit(cache=True)
-def walk_up(t: int, g: Any, m: Any) -> float:
+@kernel
+def walk_up(t: int, g: Dataflow, m: Memory) -> float:
     """Time to recompute the evicted ancestors of `t`; resident tensors at the border turn stale."""
     mark = m.num[STAMP]
     total, height = 0.0, 1
@@ -131,8 +172,8 @@ def walk_up(t: int, g: Any, m: Any) -> float:
     return total
 
 
-@njit(cache=True)
-def walk_down(t: int, g: Any, m: Any) -> float:
+@kernel
+def walk_down(t: int, g: Dataflow, m: Memory) -> float:
     """Time to recompute the evicted descendants of `t`; resident ones at the border turn stale."""
     mark = m.num[STAMP]
     total, height = 0.0, 1
@@ -159,8 +200,8 @@ def walk_down(t: int, g: Any, m: Any) -> float:
     return total
 
 
-@njit(cache=True)
-def _group_cost(u: int, mark: int, m: Any) -> float:
+@kernel
+def _group_cost(u: int, mark: int, m: Memory) -> float:
     """Time of the evicted group of `u`; zero where it was counted under this mark already."""
     if m.state[u] != EVICTED:
         return 0.0
@@ -171,8 +212,8 @@ def _group_cost(u: int, mark: int, m: Any) -> float:
     return float(m.cost[root])
 
 
-@njit(cache=True)
-def groups_s(t: int, g: Any, m: Any) -> float:
+@kernel
+def groups_s(t: int, g: Dataflow, m: Memory) -> float:
     """Time of the evicted groups beside `t`, each counted once."""
     m.num[STAMP] += 1
     mark = m.num[STAMP]
@@ -188,13 +229,14 @@ def groups_s(t: int, g: Any, m: Any) -> float:
     return total
 
 
-@njit(cache=True)
-def _compact_nodes(m: Any) -> None:
+@kernel
+def _compact_nodes(m: Memory) -> None:
     """Number the groups afresh, because each eviction uses up a node."""
     m.num[STAMP] += 1
     count = 0
-    renamed = np.full(m.num[NODES], -1, np.int64)
-    cost = np.zeros(m.num[NODES], np.float64)
+    renamed, cost = m.renamed, m.renamed_cost
+    for node in range(m.num[NODES]):
+        renamed[node] = -1
     for t in range(m.state.size):
         if m.state[t] == EVICTED:
             root = _root(m.parent, m.node[t])
@@ -210,8 +252,8 @@ def _compact_nodes(m: Any) -> None:
     m.num[NODES] = count
 
 
-@njit(cache=True)
-def _join(node: int, u: int, m: Any) -> None:
+@kernel
+def _join(node: int, u: int, m: Memory) -> None:
     if m.state[u] == EVICTED:
         root, other = _root(m.parent, node), _root(m.parent, m.node[u])
         if root != other:
@@ -219,8 +261,8 @@ def _join(node: int, u: int, m: Any) -> None:
             m.cost[other] += m.cost[root]
 
 
-@njit(cache=True)
-def _changed(t: int, heuristic: int, g: Any, m: Any) -> None:
+@kernel
+def _changed(t: int, heuristic: int, g: Dataflow, m: Memory) -> None:
     """Mark the tensors whose evicted neighbourhood `t` enters or leaves as stale."""
     if heuristic in (H_DTR, H_MSPS, H_NEIGHBOURHOOD):
         m.num[STAMP] += 1
@@ -229,8 +271,8 @@ def _changed(t: int, heuristic: int, g: Any, m: Any) -> None:
         walk_down(t, g, m)
 
 
-@njit(cache=True)
-def leave_pool(t: int, m: Any) -> None:
+@kernel
+def leave_pool(t: int, m: Memory) -> None:
     """Take `t` out of the pool: it is no candidate for eviction any longer."""
     at = m.place[t]
     if at >= 0:
@@ -241,8 +283,8 @@ def leave_pool(t: int, m: Any) -> None:
         m.place[t] = -1
 
 
-@njit(cache=True)
-def enter(t: int, heuristic: int, g: Any, m: Any) -> None:
+@kernel
+def enter(t: int, heuristic: int, g: Dataflow, m: Memory) -> None:
     """Enter `t` into memory: it has just been written."""
     if m.state[t] == EVICTED:
         if heuristic == H_DTR_EQ:
@@ -258,8 +300,8 @@ def enter(t: int, heuristic: int, g: Any, m: Any) -> None:
         m.num[IN_POOL] += 1
 
 
-@njit(cache=True)
-def evict(t: int, heuristic: int, g: Any, m: Any) -> None:
+@kernel
+def evict(t: int, heuristic: int, g: Dataflow, m: Memory) -> None:
     """Evict `t`, which then joins the evicted groups beside it."""
     leave_pool(t, m)
     m.num[USED] -= g.tensor_bytes[t]
@@ -284,8 +326,8 @@ def evict(t: int, heuristic: int, g: Any, m: Any) -> None:
     _changed(t, heuristic, g, m)
 
 
-@njit(cache=True)
-def forget(t: int, heuristic: int, g: Any, m: Any) -> None:
+@kernel
+def forget(t: int, heuristic: int, g: Dataflow, m: Memory) -> None:
     """Note that nothing will ever need `t` again."""
     if m.state[t] == RESIDENT:
         leave_pool(t, m)

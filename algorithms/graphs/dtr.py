@@ -132,9 +132,8 @@ def dtr(
         for name in names:
             if is_over():
                 return
-            rules = _rules(budget - graph.static_bytes, name, eager)
             left = math.inf if limited is None else limited.left
-            runs, work = _replayed(flow, rules, left)
+            runs, work = _replayed(flow, budget - graph.static_bytes, name, eager, left)
             if limited is not None:
                 limited.spend(work)
                 if work >= left and not limited.counted:
@@ -180,14 +179,14 @@ def dtr_runs(
     >>> dtr_runs(graph.arrays, 8).tolist(), dtr_runs(graph.arrays, 7)
     ([0, 1], None)
     """
-    return _replayed(dataflow(arrays), _rules(room_bytes, heuristic, True))[0]
+    return _replayed(dataflow(arrays), room_bytes, heuristic, True)[0]
 
 
 def dtr_work(
     arrays: GraphArrays, room_bytes: int, heuristic: Heuristic
 ) -> tuple[NDArray[np.int32] | None, float]:
     """The result of `dtr_runs`, and about its work: every run may look at every tensor."""
-    return _replayed(dataflow(arrays), _rules(room_bytes, heuristic, True))
+    return _replayed(dataflow(arrays), room_bytes, heuristic, True)
 
 
 def resident_after(
@@ -202,23 +201,22 @@ def resident_after(
     >>> resident_after(graph.arrays, 8, "dtr", 1).tolist()
     [True]
     """
-    from ._dtr_kernel import DONE, replay
+    from ._dtr_kernel import DONE
     from ._dtr_memory import RESIDENT
 
-    rules = _rules(room_bytes, heuristic, True)
-    ended, _, state = replay(dataflow(arrays), rules, num_ops, _limits(arrays))
+    rules = eviction_rules(room_bytes, heuristic, True, *_usual_limits(arrays.op_time_s.size))
+    ended, _, state = replayed(dataflow(arrays), rules, num_ops)
     return state == RESIDENT if ended == DONE else None
 
 
 def dataflow(arrays: GraphArrays) -> Dataflow:
     """`arrays` with the readers of each tensor and the last op that can need it; O(reads)."""
-    from ._dtr_memory import Dataflow, last_needs
+    from ._dtr_memory import Dataflow, set_last_needs
 
     num_tensors, num_ops = arrays.tensor_bytes.size, arrays.op_time_s.size
     counts = np.bincount(arrays.read_tensor, minlength=num_tensors)
     reader_start = np.concatenate([[0], np.cumsum(counts)])
     op_of_read = np.repeat(np.arange(num_ops), np.diff(arrays.read_start))
-    unknown = np.zeros(0, np.int64)
     flow = Dataflow(
         arrays.op_time_s,
         arrays.op_workspace_bytes,
@@ -235,36 +233,55 @@ def dataflow(arrays: GraphArrays) -> Dataflow:
         arrays.tensor_optional,
         arrays.tensor_result,
         arrays.tensor_takes_over,
-        unknown,
-        unknown,
+        last_need=np.empty(num_tensors, np.int64),
+        needs_ended=np.empty(num_tensors, np.int64),
     )
-    last_need = last_needs(flow)
-    return flow._replace(last_need=last_need, needs_ended=np.argsort(last_need, kind="stable"))
+    set_last_needs(flow)
+    flow.needs_ended[:] = np.argsort(flow.last_need, kind="stable")
+    return flow
 
 
-def _limits(arrays: GraphArrays) -> NDArray[np.int64]:
-    return np.array([MAX_RUNS_PER_OP * arrays.op_time_s.size, MAX_STEPS], dtype=np.int64)
-
-
-def _rules(room_bytes: int, heuristic: Heuristic, eager: bool) -> EvictionRules:
+def eviction_rules(
+    room_bytes: int, heuristic: Heuristic, eager: bool, most_runs: float, most_steps: float
+) -> EvictionRules:
+    """The settings of `replayed`."""
     from ._dtr_memory import EvictionRules
 
     # More than all tensors changes nothing, nor does less than nothing; both fit in 64 bits.
-    return EvictionRules(max(-1, min(2**53, room_bytes)), HEURISTICS.index(heuristic), eager)
+    room_bytes = max(-1, min(2**53, room_bytes))
+    code = HEURISTICS.index(heuristic)
+    return EvictionRules(room_bytes, code, eager, int(most_runs), int(most_steps))
+
+
+def replayed(
+    flow: Dataflow, rules: EvictionRules, num_ops: int
+) -> tuple[int, NDArray[np.int32], NDArray[np.int8]]:
+    """(how the replay of the first `num_ops` ops ended, its runs, the state of each tensor)."""
+    from ._dtr_kernel import replay
+    from ._dtr_memory import empty_memory
+
+    memory = empty_memory(flow.op_time_s.size, flow.tensor_bytes.size)
+    runs = np.empty(rules.most_runs, np.int32)
+    ended, made = replay(flow, rules, num_ops, memory, runs)
+    return ended, runs[:made].copy(), memory.state
+
+
+def _usual_limits(num_ops: int) -> tuple[int, int]:
+    return MAX_RUNS_PER_OP * num_ops, MAX_STEPS
 
 
 def _replayed(
-    flow: Dataflow, rules: EvictionRules, most_work: float = math.inf
+    flow: Dataflow, room_bytes: int, heuristic: Heuristic, eager: bool, most_work: float = math.inf
 ) -> tuple[NDArray[np.int32] | None, float]:
     """(the runs, or nothing where it fails or takes more than `most_work`; the work it took)."""
-    from ._dtr_kernel import DONE, TOO_LONG, replay
+    from ._dtr_kernel import DONE, TOO_LONG
 
     num_ops, run_work = flow.op_time_s.size, (flow.tensor_bytes.size + 100) / _LOOKS_PER_UNIT
-    usual = (MAX_RUNS_PER_OP * num_ops, MAX_STEPS)
-    most_runs, most_steps = most_work / run_work, most_work * _STEPS_PER_UNIT
-    few = most_runs < usual[0] or most_steps < usual[1]
-    limits = np.array([min(usual[0], most_runs), min(usual[1], most_steps)]).astype(np.int64)
-    ended, runs, _ = replay(flow, rules, num_ops, limits)
+    usual = _usual_limits(num_ops)
+    limits = (most_work / run_work, most_work * _STEPS_PER_UNIT)
+    few = limits[0] < usual[0] or limits[1] < usual[1]
+    least = (min(usual[0], limits[0]), min(usual[1], limits[1]))
+    ended, runs, _ = replayed(flow, eviction_rules(room_bytes, heuristic, eager, *least), num_ops)
     work = (int(runs.size) + num_ops) * run_work
     if ended == TOO_LONG and few:
         work = max(work, most_work)

@@ -13,9 +13,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from _claims import Claim, Instances, Source, main
 from _common import budget_at
-from schedsim.algorithms.graphs._dtr_kernel import replay
 from schedsim.algorithms.graphs._dtr_memory import RESIDENT
-from schedsim.algorithms.graphs.dtr import HEURISTICS, dataflow, dtr_runs, resident_after
+from schedsim.algorithms.graphs.dtr import (
+    dataflow,
+    dtr_runs,
+    eviction_rules,
+    replayed,
+    resident_after,
+)
 
 from schedsim import Graph, Op
 from schedsim.api import try_plan
@@ -71,13 +76,12 @@ def adversary(num: int, slots: int, heuristic: str = "dtr") -> float:
     ops = [Op("root", time_s=1, writes={"root": 1})]
     chains: list[list[str]] = [[] for _ in range(slots)]
     tensors = ["root"]
-    code = HEURISTICS.index(heuristic)  # type: ignore[arg-type]
+    rules = eviction_rules(slots, heuristic, True, 10**7, 10**9)  # type: ignore[arg-type]
     runs = 0
     for step in range(num):
         end = Op("end", reads=tuple(tensors), writes={"end": 1})
         arrays = Graph("adversary", (*ops, end)).arrays
-        limits = np.array([10**7, 10**9], dtype=np.int64)
-        _, made, state = replay(dataflow(arrays), slots, code, True, len(ops), limits)
+        _, made, state = replayed(dataflow(arrays), rules, len(ops))
         runs = len(made)
         here = {name for name, s in zip(tensors, state == RESIDENT, strict=False) if s}
         lost = [chain for chain in chains if not here & set(chain)]

@@ -36,8 +36,7 @@ def test_its_account_is_never_below_the_replay(heuristic, eager, seed, training,
     graph = random_training_graph(rng, size) if training else random_graph(rng, size)
     budget = some_budget(rng, graph)
     flow = dtr_module.dataflow(graph.arrays)
-    rules = dtr_module._rules(budget - graph.static_bytes, heuristic, eager)
-    runs, _ = dtr_module._replayed(flow, rules)
+    runs, _ = dtr_module._replayed(flow, budget - graph.static_bytes, heuristic, eager)
     if runs is not None:
         assert simulate(graph, Schedule(graph.op_names, runs)).peak_bytes <= budget
 

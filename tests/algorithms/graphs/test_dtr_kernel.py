@@ -59,8 +59,8 @@ def test_an_input_is_given_up_where_nothing_needs_it():
     )
     graph = Graph("banish", ops, {"x": 4})
     assert dtr_runs(graph.arrays, 8, "dtr").tolist() == [0, 1, 2]
-    rules = dtr_module._rules(8, "dtr", eager=False)
-    assert dtr_module._replayed(dtr_module.dataflow(graph.arrays), rules)[0] is None
+    flow = dtr_module.dataflow(graph.arrays)
+    assert dtr_module._replayed(flow, 8, "dtr", eager=False)[0] is None
 
 
 def test_what_must_run_once_is_not_evicted():

@@ -20,6 +20,7 @@ from schedsim.algorithms.graphs._dtr_memory import (
     STAMP,
     USED,
     Memory,
+    empty_memory,
 )
 from schedsim.algorithms.graphs.dtr import dataflow
 from tiers import examples
@@ -30,29 +31,10 @@ from schedsim import Graph
 
 def after_a_step(graph: Graph) -> Memory:
     """All ops have run once, and nothing has entered yet."""
-    num_ops, num = graph.num_ops, graph.arrays.tensor_bytes.size
-    num_nodes = 2 * num + 16
-    ints, floats = np.int64, np.float64
-    return Memory(
-        state=np.zeros(num, np.int8),
-        pins=np.zeros(num, np.int32),
-        uses_left=np.zeros(num, np.int32),
-        last_access_s=np.zeros(num, floats),
-        place=np.full(num, -1, np.int32),
-        node=np.full(num, -1, ints),
-        stale=np.zeros(num, bool),
-        cached=np.zeros(num, floats),
-        mark=np.zeros(num, ints),
-        stack=np.empty(num + 1, ints),
-        ran=np.ones(num_ops, bool),
-        locked=np.zeros(num_ops, bool),
-        op_mark=np.zeros(num_ops, ints),
-        pool=np.empty(num, ints),
-        parent=np.zeros(num_nodes, ints),
-        cost=np.zeros(num_nodes, floats),
-        node_mark=np.zeros(num_nodes, ints),
-        num=np.zeros(6, ints),
-    )
+    state = empty_memory(graph.num_ops, graph.arrays.tensor_bytes.size)
+    state.stale[:] = False
+    state.ran[:] = True
+    return state
 
 
 @settings(max_examples=examples(60), deadline=None)
