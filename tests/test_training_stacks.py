@@ -30,6 +30,7 @@ LOOPS = {
 QUICK = ("train_with_ddp",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_where(LOOPS, lambda name: name not in QUICK))
 def test_the_loop_is_the_plain_one_within_the_budget(name, monkeypatch, capsys, tmp_path):
     """Losses to the bit, checkpoints and all; the peak is below the plain one and the budget."""

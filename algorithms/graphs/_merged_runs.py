@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from schedsim.kernels.cached import njit
+from schedsim.kernels.compiled import kernel
+from schedsim.kernels.record import Ints
 
 Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 # Beyond so many pairs of repeated runs between two first runs, the one list follows the other.
 _MOST_PAIRS = 1 << 20
@@ -37,7 +37,7 @@ def merged_runs(lines: Sequence[Ints], num_ops: int) -> Ints:
     return found
 
 
-@njit(cache=True)
+@kernel
 def runs_of(merged: Ints, line: Ints, num_ops: int) -> Bools:
     """Which of the runs of `merged` make up `line`, one of the schedules; ``(runs,)``."""
     used = np.zeros(merged.size, np.bool_)
@@ -53,7 +53,7 @@ def runs_of(merged: Ints, line: Ints, num_ops: int) -> Bools:
     return used
 
 
-@njit(cache=True)
+@kernel
 def _merged(one: Ints, other: Ints, num_ops: int) -> Ints:
     found = np.empty(one.size + other.size, np.int64)
     seen = np.zeros(num_ops, np.bool_)
@@ -73,14 +73,18 @@ def _merged(one: Ints, other: Ints, num_ops: int) -> Ints:
     return found[:count].copy()
 
 
-@njit(cache=True)
+@kernel
 def _supersequence(one: Ints, other: Ints, found: Ints, count: int) -> int:
     """Write a shortest common supersequence into `found` from `count` on; where it ends."""
     i, j = 0, 0
     if one.size * other.size > _MOST_PAIRS:
-        found[count : count + one.size] = one
-        found[count + one.size : count + one.size + other.size] = other
-        return count + one.size + other.size
+        # Not by slices: numba would compile the words of an error about their shapes.
+        for i in range(one.size):
+            found[count + i] = one[i]
+        count += one.size
+        for j in range(other.size):
+            found[count + j] = other[j]
+        return count + other.size
     common = np.zeros((one.size + 1, other.size + 1), np.int32)
     for i in range(one.size - 1, -1, -1):
         for j in range(other.size - 1, -1, -1):

@@ -121,7 +121,7 @@ def offload(
     >>> chain = Chain.from_arrays("four", 1, forward_s=[1] * 4, backward_s=[1] * 4,
     ...                           output_bytes=[1] * 4, saved_bytes=[1] * 4)
     >>> from schedsim.plans.links import Link
-    >>> plan = offload(chain, 5, link=Link(1), time_limit_s=1)
+    >>> plan = offload(chain, 5, link=Link(1), effort=1)
     >>> plan.makespan_s, plan.status  # 13 without copies
     (8.0, 'optimal')
     """

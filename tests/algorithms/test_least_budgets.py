@@ -97,6 +97,7 @@ def test_graphs(name, seed):
     check(graph, budget_below(rng, graph), name, **options_of(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "allocator",
     slow_where(["cuda-caching", "best-fit", "first-fit"], lambda name: name != "best-fit"),

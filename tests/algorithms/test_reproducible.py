@@ -117,6 +117,7 @@ def test_a_stop_criterion_ends_a_search():
     assert plan.makespan_s <= good_s
 
 
+@pytest.mark.slow
 def test_planners_read_no_clock():
     """The names of clocks stand in no code of planners: seconds are for those who call them."""
     clocks = {

@@ -188,6 +188,7 @@ def spoilt_instances(document):
     yield "other times", changed
 
 
+@pytest.mark.slow
 def test_more_than_a_hundred_spoilt_certificates_are_rejected():
     draw, kinds, count = random.Random(0), set(), 0
     for name in SAMPLES:

@@ -76,6 +76,7 @@ def uneven(seed):
     return n, restart, adjoint, level * rng.uniform(0.8, 1.2, n)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Numba not available")
 def test_better_than_mixed_on_50_chains_that_are_not_uniform(monkeypatch):
     """The same memory: Mixed has as many snapshots of the largest size as fit in it."""

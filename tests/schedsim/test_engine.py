@@ -49,6 +49,7 @@ def check_against_reference(simulation, expected, graph):
         assert simulation.pool_bytes(pool).tolist() == expected.memory[pool]
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
 @settings(max_examples=examples(500), deadline=None)
 def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
@@ -64,6 +65,7 @@ def test_times_and_bytes_equal_the_slow_reference(seed, num_ops):
     assert total.tolist() == simulation.memory_bytes.tolist()
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
 @settings(max_examples=examples(300), deadline=None)
 def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
@@ -92,6 +94,7 @@ def test_waiting_for_memory_equals_the_slow_reference(seed, num_ops):
     assert all(simulation.peak_by_pool[pool] <= size for pool, size in capacities.items())
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, num_ops=st.integers(1, 12))
 @settings(max_examples=examples(500), deadline=None)
 def test_one_stream_equals_the_linear_pass(seed, num_ops):

@@ -38,6 +38,7 @@ def compiled(scan, given):
     return jax.jit(jax.value_and_grad(loss_of(scan), (0, 1, 2))).lower(*given).compile()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "snapshots"),
     slow_where([(1, 1), (2, 1), (7, 3), (60, 4), (60, 100)], lambda case: case != (7, 3)),

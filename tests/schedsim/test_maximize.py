@@ -91,6 +91,7 @@ def test_not_even_one_fits():
     assert caught.value.min_feasible_bytes == schedsim.pareto(scaled(1)).points[0].budget_bytes
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(30))
 @given(st.integers(0, 2**32 - 1))
 def test_what_is_contained_needs_no_more(seed):

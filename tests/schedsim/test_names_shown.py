@@ -49,6 +49,7 @@ def texts_of(figure) -> set[str]:
     return {"".join(node.itertext()) for node in root.iter() if node.tag.endswith("}text")}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8), deadline=None)
 @given(hostile)
 def test_no_name_is_a_formula_in_a_figure(name):

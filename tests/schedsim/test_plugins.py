@@ -63,6 +63,7 @@ def on_path(installed, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_names_are_known_without_an_import(on_path):
     """The metadata alone is read: completion and unknown names import nobody's code."""
     assert "largest_first" in planner_names()

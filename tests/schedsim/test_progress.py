@@ -90,6 +90,7 @@ def test_a_search_on_a_graph_reports_its_best_and_its_bound(caplog, monkeypatch)
     assert re.search(r"by local_search: \d+ s, best [\d.]+ s, gap [\d.]+ %$", said[-1])
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_it(tmp_path):
     """Under a pseudo-terminal a search of three seconds has a line with time, best and gap."""
     script = tmp_path / "search.py"

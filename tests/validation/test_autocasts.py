@@ -100,6 +100,7 @@ def test_backward_outside_is_the_plain_one(models, form):
             assert all(map(torch.equal, expected, found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["op", "block", pytest.param("in place", marks=pytest.mark.slow)])
 def test_backward_inside_is_the_plain_one_from_the_second_step_on(models, form):
     """The first step is said to be within rounding, unless it is equal to the bit."""

@@ -94,6 +94,7 @@ def test_it_is_the_model_for_all_that_looks_at_its_state(tmp_path):
     assert model[0][0].weight.dtype == torch.float64
 
 
+@pytest.mark.slow
 def test_it_trains_on_in_another_number_format():
     module, model, inputs = made("block")
     module.double()
@@ -113,6 +114,7 @@ def test_eval_and_no_grad_run_the_plain_model(level):
         assert not module(*inputs).requires_grad
 
 
+@pytest.mark.slow
 def test_each_shape_is_planned_once_and_few_are_kept():
     module, model, (x, target) = made("block", max_shapes=2)
     first = module.plan

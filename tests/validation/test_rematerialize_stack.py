@@ -193,6 +193,7 @@ def test_compiled_blocks_run_in_a_schedule_of_blocks():
     assert all(torch.equal(a, p.grad) for a, p in zip(found, model.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_the_trainer_of_transformers_trains_through_it(tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="the Trainer needs accelerate")

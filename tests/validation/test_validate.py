@@ -148,6 +148,7 @@ def test_a_wrong_gradient_is_found():
     assert not check_results("results", nan, one).holds
 
 
+@pytest.mark.slow
 def test_validation_leaves_the_model_as_it_was():
     """Weights, statistics and gradients."""
     target = small_target("resnet")

@@ -106,6 +106,7 @@ def test_the_optimum_over_any_schedule_of_a_tiny_graph_is_proven():
     assert verified(of_chain)["optimal"]
 
 
+@pytest.mark.slow
 def test_times_without_a_common_unit_are_proven_too():
     graph = build_workload(WorkloadOptions(preset="gpt2", layers=1, granularity="op")).workload
     certificate = certify(graph, schedsim.plan(graph, "85%", effort=1.0), effort=4.0)

@@ -95,6 +95,7 @@ def test_the_ladder_depends_on_the_chain_alone():
         assert list(rungs_up_to(chain, least, budget)) == [it for it in whole if it[0] <= budget]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", [uniform(20), alternating(16)], ids=lambda chain: chain.name)
 def test_what_is_between_two_rungs_has_nearly_the_bound_of_the_upper_one(chain):
     peak = simulate(chain, Schedule.store_all(chain)).peak_bytes

@@ -60,6 +60,7 @@ def annealed(graph: Graph, packed, profile, limit: int, **given):
     return found, made
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 10**9), num=st.integers(2, 6), free=st.booleans())
 def test_the_best_is_what_the_simulator_says(seed, num, free):

@@ -70,6 +70,7 @@ def test_a_chain_of_unit_ops_is_proven_whole():
     assert not exhaustive(graph, curve.points[0].budget_bytes - 1).feasible
 
 
+@pytest.mark.slow
 def test_no_more_points_than_asked_for_are_looked_for():
     """The ends and what the descent meets, but no refinement."""
     graph = unit_training_chain(12)
@@ -126,6 +127,7 @@ def test_without_effort_segments_fill_the_curve():
     check_curve(curve, graph)
 
 
+@pytest.mark.slow
 def test_the_effort_is_kept_and_gives_more_than_its_ends():
     """Searches at the least memory alone once took three times what a curve was given."""
     graph = nested_skips(400)
@@ -136,6 +138,7 @@ def test_the_effort_is_kept_and_gives_more_than_its_ends():
     check_curve(curve, graph)
 
 
+@pytest.mark.slow
 def test_many_ops_have_many_points():
     """Each search was a start anew: 1.2 units gave seven points on 600 ops, ends included."""
     graph = layered(600)

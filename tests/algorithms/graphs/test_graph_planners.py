@@ -170,6 +170,7 @@ def small_enough(seed: int) -> Case | None:
     return case
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**12))
 @settings(max_examples=examples(40))
 def test_no_planner_claims_too_much(seed):

@@ -123,6 +123,7 @@ def test_where_nothing_fits_walkers_start_from_schedules_of_the_bound():
     assert local_search(graph, budget, effort=0.5, num_threads=1).schedule == plan.schedule
 
 
+@pytest.mark.slow
 def test_far_above_the_limit_one_walker_has_all_the_work():
     """It steps down from a schedule of the bound: several with a part of it each end above."""
     graph = layered(500, 1)

@@ -298,6 +298,7 @@ def test_a_second_budget_uses_the_blocks_of_the_first():
     )
 
 
+@pytest.mark.slow
 def test_random_training_graphs_keep_every_promise():
     """Those that are lines of blocks: once ops, results, optional and in-place outputs included."""
     rng = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from chains import random_graph
 from profile_checks import check
 from schedsim.algorithms.graphs._memory_profile import make_profile, rebuild
@@ -11,6 +12,7 @@ from schedsim.algorithms.graphs._profile_edits import insert_run
 from schedsim.algorithms.graphs._profile_record import LARGEST, NUM_EXTRA, SLOT
 
 
+@pytest.mark.slow
 def test_loading_equals_inserting():
     """The lifetimes of a schedule do not depend on how it came about."""
     rng = np.random.default_rng(5)

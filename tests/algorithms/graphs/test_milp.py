@@ -146,6 +146,7 @@ def test_work_ends_the_search_with_a_bound():
     assert milp.solve(Effort(0.01)).bound == cut_short.bound
 
 
+@pytest.mark.slow
 def test_work_follows_the_iterations_of_the_solver():
     """A unit is what a core does in about a second: 2,500 iterations, with cuts and heuristics.
 

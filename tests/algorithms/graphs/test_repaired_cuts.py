@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from schedsim.algorithms.graphs._repaired_cuts import RepairedCuts
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.cuts import cuts
@@ -13,6 +14,7 @@ from schedsim.plans.effort import Effort
 from schedsim.workloads.synthetic_graphs import layered
 
 
+@pytest.mark.slow
 def test_a_schedule_that_does_not_fit_is_repaired():
     """Half of the store-all peak, where what the cuts ask for needs more; the same every time."""
     graph = layered(60)
@@ -24,6 +26,7 @@ def test_a_schedule_that_does_not_fit_is_repaired():
     assert cuts(graph, budget, effort=0.4).schedule.names == plan.schedule.names
 
 
+@pytest.mark.slow
 def test_where_nothing_is_found_the_least_budget_named_is_enough():
     """The plan names the peak of a schedule that the planner finds again there."""
     graph = layered(60, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from chains import random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from schedsim import Graph, Op, Schedule, simulate
 from schedsim.workloads.synthetic_graphs import SYNTHETIC_GRAPHS, layered
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**9), training=st.booleans(), size=st.integers(1, 25))
 @settings(max_examples=examples(60))
 def test_seeds_are_what_they_say(seed, training, size):

@@ -72,6 +72,7 @@ def test_a_walker_comes_down_step_by_step():
     assert found.makespan_s == pytest.approx(walker.best_s)
 
 
+@pytest.mark.slow
 def test_what_is_above_the_limit_counts_at_every_run():
     """A plan where the peak alone shows no way down: many runs share it, a move lowers one."""
     graph = layered(500, 1)

@@ -189,6 +189,7 @@ def test_latency_and_directions_count():
     assert times[0] < times[2]
 
 
+@pytest.mark.slow
 def test_below_what_recomputing_can_do():
     """Copies fit where no persistent schedule does; else the least budget found is one."""
     chain = bundles(8)

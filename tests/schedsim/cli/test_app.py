@@ -98,6 +98,7 @@ def test_a_line_break_that_was_typed_breaks_no_line(call, arguments):
     assert re.fullmatch(r"error: .+\\n.*\nhint: .+\n", err)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["planners"], ["planners", "-o", "/dev/full"]])
 def test_a_full_disk_is_one_line(arguments):

@@ -27,6 +27,7 @@ def test_json_and_a_budget(capsys):
     assert [rank["pipeline_rank"] for rank in document["ranks"]] == [0, 1]
 
 
+@pytest.mark.slow
 def test_recomputation_that_fits(capsys):
     """Every layer by itself, within the budget; 1 where nothing fits."""
     asked = [*SMALL, "--batch", "8", "--recompute", "fit", "--json", "--mem"]

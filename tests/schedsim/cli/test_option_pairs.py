@@ -142,6 +142,7 @@ def test_every_pair_is_honoured_or_refused(command, watched, capsys):
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_a_call_that_is_made_twice_shows_the_same(watched, capsys):
     """Else every difference would count as an option's effect."""
     for command in COMMANDS:

@@ -69,6 +69,7 @@ def start(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, **more)
 
 
+@pytest.mark.slow
 def test_plan_in_a_pipe():
     """The whole text; recomputing F0 and F1 for 2 s more is what 60 bytes cost."""
     done = start("plan", "chain.json", "--mem", "60")

@@ -117,6 +117,7 @@ def test_the_picture(capsys, tmp_path):
     assert run(["plot", *PIPE, "--mem", "100kB", "-o", str(file)]) == 1
 
 
+@pytest.mark.slow
 def test_a_saved_plan_is_replayed(capsys, tmp_path):
     """What -o writes gives the same numbers again; on another workload it is refused."""
     file = str(tmp_path / "plan.json")

@@ -128,6 +128,7 @@ def test_interrupting_is_130(call, monkeypatch):
     assert (code, err.strip().splitlines()[-1]) == (130, "error: interrupted")
 
 
+@pytest.mark.slow
 def test_pictures_are_reproducible(call):
     """The same command writes the same bytes: no dates, no random ids."""
     for suffix in ("svg", "pdf"):

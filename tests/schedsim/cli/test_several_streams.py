@@ -126,6 +126,7 @@ def test_a_trace_is_written_and_the_result_too(call, files):
     assert result["schema"] == "schedsim.simulation/2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gantt", "timeline"])
 def test_pictures_of_several_streams(call, files, kind):
     """Both kinds, twice the same file."""

@@ -203,6 +203,7 @@ def test_compare_reads_results(call):
     assert len(document["rows"]) == 27
 
 
+@pytest.mark.slow
 def test_plots_read_results(call):
     """The same picture every time."""
     call("sweep e.toml -o r.jsonl")

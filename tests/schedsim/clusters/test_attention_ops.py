@@ -82,6 +82,7 @@ def test_whole_heads_where_there_are_none(model, settings):
         schedsim.cluster(model, devices=8, seq=4096, libraries=WHOLE, **settings)
 
 
+@pytest.mark.slow
 def test_whole_heads_take_longer():
     """The step of pull request 1690 of torchtitan: 9.35 s; 7.2 s without them."""
     words = {"fsdp": 4, "tensor": 8, "batch": 16, "seq": 4096, "recompute": "full"}

@@ -121,6 +121,7 @@ def test_gradients_of_weights_stay_where_they_are() -> None:
     assert names(hand_over(plain, [(0, 3)], [op()] * 3)) == names(plain)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_every_item_is_asked_for_once_and_no_tensor_shares_its_bytes(data: st.DataObject) -> None:

@@ -173,6 +173,7 @@ def test_a_stage_recomputes_what_its_own_memory_needs(tiny):
         choose("tiny", budget, host_bytes=-1, **words)
 
 
+@pytest.mark.slow
 def test_not_worse_than_the_published_settings():
     """torchtitan's Llama 3 8B on 8 devices, in this model and its memory."""
     options = {"compiled": True, "device": "h100-96gb"}

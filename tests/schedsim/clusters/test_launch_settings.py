@@ -98,6 +98,7 @@ def test_micro_batches_without_a_pipeline_are_accumulated():
     assert (rows["local_batch_size"], rows["global_batch_size"]) == (1, 32)
 
 
+@pytest.mark.slow
 def test_the_model_and_its_8_bits():
     """By torchtitan's names; a model that it does not have is a comment."""
     words = {"devices": 64, "batch": 1, "compiled": True, "float8": True, "tensor": 8}
@@ -109,6 +110,7 @@ def test_the_model_and_its_8_bits():
     assert text.startswith("# torchtitan has no model")
 
 
+@pytest.mark.slow
 def test_orders_are_those_that_pytorch_knows():
     """Every order that is written is in its table; ZB-H1 is not, and is refused."""
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

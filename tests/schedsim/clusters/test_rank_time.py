@@ -31,6 +31,7 @@ def test_interleaved_stages_wait_less():
     assert two.step_s < one.step_s
 
 
+@pytest.mark.slow
 def test_further_micro_batches_take_as_long_as_the_last():
     """Those that are not played are added."""
     model, degrees = get_architecture("llama3.2-1b"), Degrees(fsdp=8)

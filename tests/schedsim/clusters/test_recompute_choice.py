@@ -44,6 +44,7 @@ def test_attention_comes_first_and_small_products_last():
     assert [piece.size_bytes for piece in pieces if piece.name == "gate"] == [2 * 8192 * 14336]
 
 
+@pytest.mark.slow
 def test_it_is_never_slower_than_the_policies_at_their_own_memory():
     """torchtitan's selective policy and the checkpoint of every layer."""
     model, degrees, training = small(), Degrees(fsdp=8), Training(batch=2, seq=4096)

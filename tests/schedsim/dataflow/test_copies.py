@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from schedsim.dataflow.copies import Copy, copies_in, parse_copy
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 @given(
     st.builds(Copy, st.text(min_size=1, max_size=8), st.booleans(), st.integers(2, 12)),
 )

@@ -181,6 +181,7 @@ def test_plans_without_a_link_are_exported_without_copies():
             assert export(CHAIN, plan, target).host_bytes == 0
 
 
+@pytest.mark.slow
 def test_the_host_may_be_too_small():
     """What is over its memory is no choice."""
     assert export(*tightest(), "transformers").host_bytes > 3000

@@ -33,6 +33,7 @@ print(schedsim.simulate(chain, schedsim.Schedule.store_all(chain)).peak_bytes)
 """
 
 
+@pytest.mark.slow
 def test_without_a_place_for_a_cache():
     """A read-only package and home: the simulator compiles once a process, and answers."""
     done = subprocess.run(

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from schedsim.kernels.one_compiler import compiled_by_one
 
 CODE = """
@@ -26,6 +28,7 @@ def double(x: int) -> int:
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_what_the_first_one_made(tmp_path):
     """Both come to a kernel that no cache has; a lock that nobody gives up would show as well."""
     (tmp_path / "doubling.py").write_text(MODULE)

@@ -119,6 +119,7 @@ def test_microbatches_in_flight(num_stages):
     assert most == [num_stages - s for s in range(num_stages)]
 
 
+@pytest.mark.slow
 def test_output_deallocation():
     """Appendix B: s b h p elements, 2.73 GiB of the 530B model's first device."""
     config = bare_layers("mt-nlg-530b", 35)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from offloaded_stages import offloaded
@@ -13,6 +14,7 @@ from schedsim import Graph, Op, Schedule, simulate
 from schedsim.simulation._engine_kernel import _pop, _push
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.integers(0, 5)), max_size=40))
 def test_the_heap_gives_the_least_first(steps):
     """As Python's own does: `None` takes one out; of equal keys the one of the least item."""

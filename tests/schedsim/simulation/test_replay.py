@@ -19,6 +19,7 @@ from schedsim.simulation.simulator import CATEGORIES
 TWO = Chain("two", 4, (Stage("s0", 1, 2, 4, 10, 1, 3), Stage("s1", 1, 2, 4, 10, 1, 3)))
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**9), num_ops=st.integers(1, 12))
 @settings(max_examples=examples(1000))
 def test_memory_equals_the_slow_reference(seed, num_ops):

@@ -21,6 +21,7 @@ def test_budgets_and_names():
     assert all("batch=" not in case.target for case in BATCH_CASES)
 
 
+@pytest.mark.slow
 def test_a_sample_more_that_no_block_of_has_room_is_out_of_memory(monkeypatch):
     """Its capture takes the whole device, which is more than the budget."""
     case = BatchCase("small", "model:gpt2", "1GB")

@@ -75,6 +75,7 @@ def loss_of(out, target):
     return (out - target).square().mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_planned_step_with_cells_is_the_plain_one(in_place):
     """Losses and gradients of two steps, to the bit."""

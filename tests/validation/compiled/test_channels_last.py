@@ -213,6 +213,7 @@ def test_a_step_that_looks_at_storages_stays_as_it_is():
     assert with_channels_last(parts) is parts
 
 
+@pytest.mark.slow
 def test_the_layout_follows_the_setting_of_inductor():
     from torch._inductor import config
 
@@ -222,6 +223,7 @@ def test_the_layout_follows_the_setting_of_inductor():
     assert with_channels_last(parts) is not parts
 
 
+@pytest.mark.slow
 def test_images_that_a_part_hands_over_have_their_layout_before_the_backward(uncompiled):
     """A part of a step returns images, one of which its own backward reads."""
 

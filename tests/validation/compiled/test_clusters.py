@@ -39,6 +39,7 @@ def test_an_order_of_clusters_exists_and_is_legal(make):
     assert {op for ops in clusters.ordered() for op in ops} == set(reading.ops)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gated, convolutional])
 def test_a_cluster_is_of_one_half_and_of_bounded_size(make):
     program, clusters = clustered(make)
@@ -47,6 +48,7 @@ def test_a_cluster_is_of_one_half_and_of_bounded_size(make):
         assert len(ops) <= MOST_OPS
 
 
+@pytest.mark.slow
 def test_a_merge_that_would_need_itself_is_refused():
     """Two ops with a product of matrices between them."""
     program, clusters = clustered(gated)
@@ -102,6 +104,7 @@ class _ScanOfSelections(torch.nn.Module):
         return torch.stack(kept, 1)
 
 
+@pytest.mark.slow
 def test_gradients_of_selections_are_made_where_they_are_added_up():
     """None of them is a tensor of the size of the whole."""
     torch.manual_seed(0)
@@ -118,6 +121,7 @@ def test_gradients_of_selections_are_made_where_they_are_added_up():
     assert simulate(graph, Schedule.store_all(graph)).peak_bytes < 0.75 * plain
 
 
+@pytest.mark.slow
 def test_narrow_groups_fit_the_least_budget_of_the_ops():
     """A sum of many parts holds two of them, as the ops do, and not all of them."""
     captured = captured_step(*branched())

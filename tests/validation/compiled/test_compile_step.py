@@ -189,6 +189,7 @@ def test_a_group_that_cannot_write_over_its_input_makes_a_new_output(monkeypatch
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_the_backend_says_that_there_is_no_compiler(monkeypatch):
     """Each part runs uncompiled within the budget, with one line each, and the loop goes on."""
 

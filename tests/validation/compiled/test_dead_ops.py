@@ -59,6 +59,7 @@ def test_a_chain_that_nobody_reads_is_left_out():
     assert program.seed == program_again.seed
 
 
+@pytest.mark.slow
 def test_each_group_returns_something_and_the_step_is_the_same(uncompiled):
     """A group of ops that nobody reads would return nothing, and could not be called."""
     model, inputs, loss = gated(1)

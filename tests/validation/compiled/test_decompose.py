@@ -28,6 +28,7 @@ def targets(program):
     return [call.target for call in program.calls]
 
 
+@pytest.mark.slow
 def test_normalisation_is_taken_apart_and_products_are_not():
     parts = targets(decompose(captured_step(*gated()).program))
     assert aten.native_layer_norm.default not in parts
@@ -210,6 +211,7 @@ def test_dropout_that_eager_scales_otherwise_is_inductors_too(dtype):
     assert eager_factor(p, dtype) not in factors
 
 
+@pytest.mark.slow
 def test_what_is_not_taken_apart_is_kept():
     """The backward of pooling and updates of statistics stay as they are."""
     before = captured_step(*convolutional()).program
@@ -220,6 +222,7 @@ def test_what_is_not_taken_apart_is_kept():
         assert targets(after).count(target) == count
 
 
+@pytest.mark.slow
 def test_what_reads_running_statistics_runs_once():
     """A repeat would read statistics that the step has changed; other parts may repeat."""
     program = decompose(captured_step(*convolutional()).program)
@@ -233,6 +236,7 @@ def test_what_reads_running_statistics_runs_once():
     assert not any(call.once for call in rooted)
 
 
+@pytest.mark.slow
 def test_pooling_is_a_loop_that_others_join():
     """Inductor's loop for it takes half of the kernel's time on the CPU."""
     model, inputs, loss = convolutional()

@@ -63,6 +63,7 @@ def test_numbers_follow_from_the_seed_alone(monkeypatch):
     assert torch.equal(state, torch.get_rng_state())
 
 
+@pytest.mark.slow
 def test_where_a_draw_is_not_compiled_nothing_of_the_part_is(monkeypatch):
     """Other groups would make other numbers of its seed."""
 

@@ -58,6 +58,7 @@ def test_repeated_groups_compute_the_same(uncompiled, make):
     assert tried
 
 
+@pytest.mark.slow
 def test_a_group_has_no_inner_bytes(uncompiled):
     """The step of groups needs less than the step of ops: chains hold nothing in between."""
     captured = captured_step(*gated())

@@ -34,6 +34,7 @@ def size_of(program, storages):
     return sum(program.storages[s].size_bytes for s in storages)
 
 
+@pytest.mark.slow
 def test_an_activation_is_not_saved_beside_its_argument():
     """The backward of silu(a) * b reads a and b; silu(a) follows from a."""
     program = decompose(captured_step(*gated(1)).program)
@@ -56,6 +57,7 @@ def test_nothing_more_is_saved(make):
     assert size_of(program, more) <= exchanged + 2 * 32 * 4
 
 
+@pytest.mark.slow
 def test_makers_are_known_by_their_places():
     program = decompose(captured_step(*gated()).program)
     inline_cheap(program)

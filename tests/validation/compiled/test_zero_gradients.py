@@ -41,6 +41,7 @@ def traced():
     return session.parts[0].program
 
 
+@pytest.mark.slow
 def test_groups_read_one_number_and_give_what_they_gave(traced):
     """The gradient of the second output is zero, and as large as a number."""
     groups = Groups()

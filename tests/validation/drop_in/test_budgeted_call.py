@@ -80,6 +80,7 @@ def test_the_parts_around_a_scripted_layer_are_planned_and_compared():
     assert all(map(torch.equal, want, [parameter.grad for parameter in model.parameters()]))
 
 
+@pytest.mark.slow
 def test_a_forward_within_a_transform_runs_as_it_is_and_a_line_says_so():
     """Gradients for each sample, whose tensors have no storage."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), torch.randn(8, 4)
@@ -146,6 +147,7 @@ class Anneals(nn.Module):
         return torch.tanh(self.layer(x)) * self.heat
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_buffer", slow_where([False, True], lambda it: not it))
 def test_a_number_that_each_forward_changes_is_named_with_what_to_write(in_buffer):
     """Where it stops Dynamo; in a buffer it does not."""

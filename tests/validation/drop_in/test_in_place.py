@@ -82,6 +82,7 @@ def test_the_loop_is_the_same_within_the_budget(batch):
         schedsim.drop_in_report(model)
 
 
+@pytest.mark.slow
 def test_what_the_loop_changes_is_followed(batch):
     """An annealed attribute and a hook that is registered later."""
 

@@ -72,6 +72,7 @@ class LeavesTraces(Net):
         return [STEPS, dict(vars(self.count)), self.is_set, drawn, state, self.shift.tolist()]
 
 
+@pytest.mark.slow
 def test_a_forward_that_leaves_traces_is_the_plain_one(batch):
     """Nothing of the steps that plan and compare is left; no warning says so, so bits must."""
     global STEPS

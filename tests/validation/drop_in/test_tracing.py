@@ -84,6 +84,7 @@ class Talks(Net):
         LOGGER.warning_once("a setting is not known")
 
 
+@pytest.mark.slow
 def test_what_is_said_once_breaks_no_graph_and_is_said(batch, caplog, monkeypatch):
     """Each break would trace the rest once more, in each frame above it."""
 

@@ -47,6 +47,7 @@ def reads_a_global():
     return READ
 
 
+@pytest.mark.slow
 def test_what_a_collection_runs_is_not_noted_and_what_follows_is():
     before, finalized = list(gc.callbacks), FINALIZED
     gc.callbacks.append(counted)

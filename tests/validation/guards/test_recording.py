@@ -307,6 +307,7 @@ def test_what_is_trained_beside_parameters_is_refused(level):
     assert all(map(torch.equal, found, [p.grad for p in line.parameters()]))
 
 
+@pytest.mark.slow
 def test_in_place_gives_it_the_gradient_of_the_loop_alone():
     """None of the steps that plan and compare."""
     model, plain, x = HoldsWeight(), HoldsWeight(), torch.randn(64, 16)

@@ -91,6 +91,7 @@ def _ended(rank, level, where, exits):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "where"),
     slow_where(
@@ -135,6 +136,7 @@ def _caught(rank):
     return None
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_a_step_out_is_told():
     """It waits to start the next step, and the other in a backward: both raise the same."""
     first, second = run_ranks(_caught, 2, timeout_s=60)
@@ -161,6 +163,7 @@ def _elsewhere(rank):
     return None
 
 
+@pytest.mark.slow
 def test_ranks_in_different_collectives_are_told():
     """One evaluates another sharded model in the middle of a step."""
     first, second = run_ranks(_elsewhere, 2, timeout_s=60)

@@ -133,6 +133,7 @@ def _least_budget(rank):
     return most, module.plan.budget_bytes, failed, again
 
 
+@pytest.mark.slow
 def test_the_smallest_budget_is_that_of_all():
     """Also where it is too small: then no rank has a plan, and another try may be made."""
     rows = run_ranks(_least_budget, 2)
@@ -236,6 +237,7 @@ def _ending(rank):
         os._exit(3)  # its connections end at once
 
 
+@pytest.mark.slow
 def test_the_last_words_of_a_rank_that_ends_reach_the_others():
     """In place of gloo's message that a connection was closed."""
     assert run_ranks(_ending, 2, timeout_s=120, allow_exit=True) == [0, 3]
@@ -251,6 +253,7 @@ def _failing_loss(rank):
     return said(lambda: schedsim.rematerialize(model, data(), "95%", loss, effort=0.2))
 
 
+@pytest.mark.slow
 def test_a_rank_whose_loss_fails_on_the_way_to_a_capture_fails_all():
     """The others, which are further on, do not try again by blocks: nobody would come."""
     first, second = run_ranks(_failing_loss, 2)

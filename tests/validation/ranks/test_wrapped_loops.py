@@ -84,6 +84,7 @@ def _averaged(rank, level, options, without_sync):
 STATIC = {"static_graph": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "options", "without_sync"),
     [

@@ -66,6 +66,7 @@ def test_dynamo_can_be_told_to_guard_hooks():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_functions_with_a_method_in_common_are_traced_each_by_itself():
     """Up to the limit each, where torch counts so; else the method is said to be at its limit."""
 

@@ -128,6 +128,7 @@ def test_settings_are_ours_within_and_as_they_were_after():
     )
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_graph_of_dynamo_is_compiled_as_by_inductor_itself_and_stays_as_it_is():
     made = []

@@ -98,6 +98,7 @@ def test_the_program_is_that_of_the_export():
     assert any(call.random for call in once.calls)
 
 
+@pytest.mark.slow
 def test_attention_and_casts():
     """A transformer, under autocast."""
     model, inputs, loss = make_step("gpt")

@@ -213,6 +213,7 @@ def test_a_layer_that_mixes_tokens_is_found_out():
         chunked(model, lambda y: y.square().sum(), (x,), {}, {"mlp": 3}, unrolled=True)
 
 
+@pytest.mark.slow
 def test_a_module_level_of_ops_is_what_runs():
     """The head's chunks are one op of the graph, run once."""
     work = a_model("gpt2")
@@ -225,6 +226,7 @@ def test_a_module_level_of_ops_is_what_runs():
     assert list(heads.values()) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "level"), [("gpt2", "block"), ("llama", "op")])
 def test_language_models_of_transformers(family, level):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

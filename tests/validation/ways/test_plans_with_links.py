@@ -65,6 +65,7 @@ def planned(capsys, text, share, *more):
     return printed(capsys, *call, "-o", "plan.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "share"),
     slow_where(
@@ -109,6 +110,7 @@ def test_a_plan_with_a_link_trains_and_its_memory_is_as_predicted(line, which, s
     assert module._plans.last.module.mover.pool.used_bytes == 0
 
 
+@pytest.mark.slow
 def test_blocks_that_are_no_line_copy_too(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     plan = planned(capsys, UNET, 0.8)

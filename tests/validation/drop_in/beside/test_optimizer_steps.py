@@ -205,6 +205,7 @@ def test_a_step_that_fails_ends_as_it_does():
     assert "SGD" in peaks(model)
 
 
+@pytest.mark.slow
 def test_states_of_the_first_step_are_planned_for_before_the_second():
     model, x = model_and_input()
     x = torch.randn(512, WIDTH)

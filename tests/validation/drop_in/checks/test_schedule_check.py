@@ -57,6 +57,7 @@ def in_budget(check="plan", lengths=LENGTHS):
     return model, expected
 
 
+@pytest.mark.slow
 def test_new_schedules_are_compared_and_the_steps_stay():
     """The generator, too, stands where it would: dropout draws the same numbers."""
     model, expected = in_budget()

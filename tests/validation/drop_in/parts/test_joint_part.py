@@ -35,6 +35,7 @@ def test_names_and_roles():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_open_sizes_are_formulas():
     """A second shape, where torch was not told otherwise, has a graph for all to come."""
     torch._dynamo.reset()

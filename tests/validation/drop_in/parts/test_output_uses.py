@@ -93,6 +93,7 @@ def peak_bytes(loop, model, words, steps=3):
     return reading.peak_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_plan_counts_what_the_loop_holds_of_the_outputs_and_no_more(loop):
     """All steps run in one frame, so that a step begins beside the outputs of the one before."""

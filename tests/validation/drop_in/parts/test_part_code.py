@@ -37,6 +37,7 @@ def test_each_schedule_has_code_of_its_own(part):
     assert again.carried == first.carried
 
 
+@pytest.mark.slow
 def test_gradients_go_to_the_arguments_that_they_are_of(part):
     """Those of parameters come first in the program, those of inputs behind."""
     program = part.program
@@ -50,6 +51,7 @@ def test_gradients_go_to_the_arguments_that_they_are_of(part):
     assert [int(it) for it in inputs] == list(program.input_gradients.values())
 
 
+@pytest.mark.slow
 def test_small_pieces_bring_each_gradient_once_and_that_of_the_input_last(part):
     one, all_at_once = (part.code.buckets(0, size) for size in (1, 10**9))
     arguments = [at for at, v in enumerate(part._joint.gradients) if v >= 0]

@@ -107,6 +107,7 @@ class GaussianProcess(torch.nn.Module):
         return 0.5 * (y * fitted).sum() + factor.diagonal().log().sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "door", slow_where(["in place", "backend", "whole"], lambda door: door != "whole")
 )

@@ -93,6 +93,7 @@ def test_the_budget_that_a_first_refusal_names_is_enough_for_all_graphs(make, in
     assert peak_within(make, in_loop, budget) <= budget
 
 
+@pytest.mark.slow
 def test_a_graph_that_no_other_follows_is_refused_before_it_runs():
     torch._dynamo.reset()
     x = torch.randn(128, 32)

@@ -6,6 +6,7 @@ import copy
 import re
 
 import pytest
+from tiers import slow_where
 
 torch = pytest.importorskip("torch")
 
@@ -64,7 +65,9 @@ def test_the_budget_that_a_refusal_names_has_room_for_the_loss(monkeypatch):
     assert budget > 1000
 
 
-@pytest.mark.parametrize("door", ["in place", "backend"])
+@pytest.mark.parametrize(
+    "door", slow_where(["in place", "backend"], lambda door: door == "in place")
+)
 def test_the_first_budget_that_is_named_works(door):
     """Through steps that hold their outputs and make the states of their optimizer."""
     torch.manual_seed(0)
