@@ -1,4 +1,4 @@
-"""Ops that torch takes apart while it traces though a plain step runs one kernel for each."""
+"""Ops for which torch traces something else than what a plain step runs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ _PLACES = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 @contextmanager
 def eager_kernels(inputs: Iterable[Any]) -> Iterator[None]:
-    """Within a trace, keep interpolation as one op, with the bits and the bytes of its own kernel.
+    """Within a trace, keep interpolation as one op, and dropout that drops nothing as none.
 
-    torch's Python dispatcher has rules that turn each into a dozen indexings and products. Their
-    sums have another order, and they save what the kernel does not. Where an input has an open
-    size, the rules stay: the kernels' own ones would fix that size.
+    torch's Python dispatcher has rules that turn each interpolation into a dozen indexings and
+    products. Their sums have another order than the kernel's, and they save what it does not. Where
+    an input has an open size, these rules stay: the kernels' own ones would fix that size.
+
+    Its rule for dropout, before torch 2.15, copies the input where p is 0 and in evaluation mode. A
+    plain step is given the input itself: it takes no bytes, and code that writes into the result
+    writes into the input.
     """
-    if any(_has_open_size(value) for value in inputs):
-        yield
-        return
+    changed: list[tuple[Any, dict[Any, Any]]] = [(torch.ops.aten.dropout.default, _DROPOUT)]
+    if not any(_has_open_size(value) for value in inputs):
+        changed += [(op, {}) for op in _interpolations()]
     before: list[tuple[Any, dict[Any, Any]]] = []
-    for op in _interpolations():
-        before.append(
-            (op, {place: op.py_kernels.pop(place) for place in _PLACES if place in op.py_kernels})
-        )
+    for op, rules in changed:
+        places = [place for place in _PLACES if place in op.py_kernels]
+        before.append((op, {place: op.py_kernels.pop(place) for place in places}))
+        op.py_kernels.update({place: rules[place] for place in places if place in rules})
         op._dispatch_cache.clear()
     try:
         yield
@@ -36,6 +40,17 @@ def eager_kernels(inputs: Iterable[Any]) -> Iterator[None]:
         for op, rules in before:
             op.py_kernels.update(rules)
             op._dispatch_cache.clear()
+
+
+def _dropout(input: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
+    """The rule for dropout; a call may name its arguments, which are torch's."""
+    if not train or p == 0:
+        return input
+    dropped: torch.Tensor = torch.ops.aten.native_dropout(input, p, train)[0]
+    return dropped
+
+
+_DROPOUT = dict.fromkeys(_PLACES, _dropout)
 
 
 def _has_open_size(value: Any) -> bool:

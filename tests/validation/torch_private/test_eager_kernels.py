@@ -1,4 +1,4 @@
-"""An interpolation of a captured step is the kernel of the plain one."""
+"""Interpolation and dropout of a captured step are those of the plain one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.capture import capture  # noqa: E402
 from schedsim.validation.torch_private.eager_kernels import (  # noqa: E402
     _interpolations,
     eager_kernels,
@@ -65,6 +66,51 @@ def test_the_rules_are_there_again_afterwards():
     mode = torch._subclasses.fake_tensor.FakeTensorMode(shape_env=_environment())
     with eager_kernels([mode.from_tensor(torch.ones(4, 6))]):
         assert all(op.py_kernels == rules for op, rules in before)
+
+
+class DropsNothing(nn.Module):
+    """What dropout hands on is its input: what is written into the one is in the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.none, self.some = nn.Dropout(0.0), nn.Dropout(0.5)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        same = self.none(hidden)
+        same.mul_(2)
+        other = self.some(self.last(hidden))
+        return other + hidden
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("level", ["op", "in place"])
+def test_dropout_that_drops_nothing_is_its_input(training, level):
+    """No copy is made, and a write into the result is a write into the input."""
+    torch.manual_seed(0)
+    model, x = DropsNothing(), torch.randn(16, 8)
+    model.none.train(training)
+    model.some.p = 0.0 if training else 0.5
+    model.some.train(training)
+    plain = model(x).square().mean()
+    plain.backward()
+    expected = [it.grad.clone() for it in model.parameters()]
+    model.zero_grad()
+    if level == "op":
+        graph = capture(model, (x,), lambda out: out.square().mean()).graph
+        assert not [op.name for op in graph.ops if "clone" in op.name]
+        planned = schedsim.rematerialize(
+            model, (x,), "100%", lambda out: out.square().mean(), level="op", effort=0.1
+        )
+        loss = planned(x)
+    else:
+        schedsim.rematerialize(model, (x,), "100%", in_place=True, effort=0.1)
+        loss = model(x).square().mean()
+    loss.backward()
+    assert torch.equal(loss, plain)
+    for it, gradient in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(it.grad, gradient)
 
 
 def _places():
