@@ -85,7 +85,7 @@ class DropsNothing(nn.Module):
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("level", ["op", "in place"])
+@pytest.mark.parametrize("level", ["op", "in place", "backend"])
 def test_dropout_that_drops_nothing_is_its_input(training, level):
     """No copy is made, and a write into the result is a write into the input."""
     torch.manual_seed(0)
@@ -104,6 +104,10 @@ def test_dropout_that_drops_nothing_is_its_input(training, level):
             model, (x,), "100%", lambda out: out.square().mean(), level="op", effort=0.1
         )
         loss = planned(x)
+    elif level == "backend":
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="schedsim", options={"budget": "1GB"})
+        loss = compiled(x).square().mean()
     else:
         schedsim.rematerialize(model, (x,), "100%", in_place=True, effort=0.1)
         loss = model(x).square().mean()
