@@ -224,7 +224,8 @@ def made_up_tensors(
     numbers: dict[int, torch.Tensor | list[int]] = {**bag_contents(program, call)}
     numbers |= _packed_rows(program, call) | _longest(program, call)
     states: dict[int, torch.Tensor] = {}
-    has_pivots = getattr(call.target, "overloadpacket", None) in _PIVOTED
+    packet = getattr(call.target, "overloadpacket", None)
+    has_pivots, is_definite = packet in _PIVOTED, packet is torch.ops.aten.cholesky
 
     def make(value: int) -> torch.Tensor:
         v = program.values[value]
@@ -244,6 +245,8 @@ def made_up_tensors(
         found = made.as_strided(v.shape, v.stride)
         if has_pivots and v.dtype is torch.int32:  # in each matrix a row is exchanged with itself
             found.copy_(torch.arange(v.shape[-1]) + 1)
+        if is_definite:  # others are no matrix that it has a factor of, and it raises
+            found.diagonal(dim1=-2, dim2=-1).add_(v.shape[-1])
         if value in numbers:
             found.copy_(torch.as_tensor(numbers[value]))
         return lazy_bits(program, value).set_on(found)

@@ -182,6 +182,24 @@ def test_an_op_with_pivots_is_measured(own_cache, batch):
     assert all(size >= 0 for size in costs.workspace_bytes.values())
 
 
+class Factor(torch.nn.Module):
+    """Has the factor of a positive definite matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrix = torch.nn.Parameter(torch.eye(6) * 8)
+
+    def forward(self, x):
+        return torch.cholesky(self.matrix @ self.matrix.T + x)
+
+
+def test_a_factor_is_measured_of_a_matrix_that_has_one():
+    """Random numbers are seldom such a matrix, and the op raises for others."""
+    captured = capture(Factor(), (torch.eye(6),), lambda out: out.sum())
+    assert any("cholesky" in name for name in captured.graph.op_names)
+    measured_costs(captured, "cpu", target_s=0.0)
+
+
 class _Drawing:
     """Stands for an attention on a CUDA device, whose backward gets what its dropout has drawn."""
 
