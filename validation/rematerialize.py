@@ -415,6 +415,11 @@ def _unpacked(
         raise SchedsimError(
             "inputs is a DataLoader, and not what a step is given", hint="next(iter(loader))"
         )
+    if inputs is None:
+        raise SchedsimError(
+            "inputs is None, and not what a step is given",
+            hint="a tuple of inputs, one tensor, or a mapping of keywords; () for no input",
+        )
     if device is not None:
         where = resolve_device(device)
         model.to(where)

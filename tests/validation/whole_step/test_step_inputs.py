@@ -64,6 +64,7 @@ def test_a_class_for_a_loss_and_a_loader_for_inputs():
     refused("loss=MSELoss is a class", "MSELoss()", model, (x, target), "80%", nn.MSELoss)
     loader = torch.utils.data.DataLoader([x])
     refused("inputs is a DataLoader", "next(iter(", model, loader, "80%", mse_loss)
+    refused("inputs is None", "a tuple of inputs", model, None, "80%", mse_loss)
 
 
 def test_a_target_given_to_a_model_in_place():
