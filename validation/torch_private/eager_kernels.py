@@ -15,11 +15,12 @@ _PLACES = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 @contextmanager
 def eager_kernels(inputs: Iterable[Any]) -> Iterator[None]:
-    """Within a trace, keep interpolation as one op, and dropout that drops nothing as none.
+    """Within a trace, keep some ops in one piece, and dropout that drops nothing as none.
 
     torch's Python dispatcher has rules that turn each interpolation into a dozen indexings and
-    products. Their sums have another order than the kernel's, and they save what it does not. Where
-    an input has an open size, these rules stay: the kernels' own ones would fix that size.
+    products, and shrinking and losses with a margin into comparisons and selections. Their sums
+    have another order than the kernel's, and they save what it does not. Where an input has an open
+    size, these rules stay: the kernels' own ones would fix that size.
 
     Its rule for dropout, before torch 2.15, copies the input where p is 0 and in evaluation mode. A
     plain step is given the input itself: it takes no bytes, and code that writes into the result
@@ -27,7 +28,7 @@ def eager_kernels(inputs: Iterable[Any]) -> Iterator[None]:
     """
     changed: list[tuple[Any, dict[Any, Any]]] = [(torch.ops.aten.dropout.default, _DROPOUT)]
     if not any(_has_open_size(value) for value in inputs):
-        changed += [(op, {}) for op in _interpolations()]
+        changed += [(op, {}) for op in _taken_apart()]
     before: list[tuple[Any, dict[Any, Any]]] = []
     for op, rules in changed:
         places = [place for place in _PLACES if place in op.py_kernels]
@@ -59,14 +60,18 @@ def _has_open_size(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape)
 
 
+_NAMES = ("hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward")
+
+
 @cache
-def _interpolations() -> tuple[Any, ...]:
-    """The overloads of ``aten::upsample_*`` that have a rule."""
+def _taken_apart() -> tuple[Any, ...]:
+    """The overloads of ``aten::upsample_*``, and of `_NAMES`, that have a rule."""
     found = []
     for name in torch._C._dispatch_get_all_op_names():
         space, _, rest = name.partition("::")
         packet, _, overload = rest.partition(".")
-        if space != "aten" or not packet.lstrip("_").startswith("upsample_"):
+        is_asked = packet in _NAMES or packet.lstrip("_").startswith("upsample_")
+        if space != "aten" or not is_asked:
             continue
         op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
         if op is not None and any(place in op.py_kernels for place in _PLACES):

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.capture import capture  # noqa: E402
 from schedsim.validation.torch_private.eager_kernels import (  # noqa: E402
-    _interpolations,
+    _taken_apart,
     eager_kernels,
 )
 from torch import nn  # noqa: E402
@@ -56,9 +56,48 @@ def test_every_way_has_its_own_kernel_and_the_bits_of_the_plain_step():
     assert torch.equal(model.weight.grad, expected)
 
 
+class Shrinks(nn.Module):
+    """Small numbers are none, and losses ask for a margin."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(20))
+
+    def forward(self, x):
+        small = F.hardshrink(x * self.weight) + F.softshrink(x + self.weight)
+        one, several = torch.arange(len(x)) % 20, torch.arange(20).expand(len(x), -1) - 1
+        several = several.flip(1).contiguous()
+        of_one = F.multi_margin_loss(small, one, reduction="none")
+        of_several = F.multilabel_margin_loss(small, several, reduction="none")
+        return of_one + of_several
+
+
+@pytest.mark.parametrize("way", ["op", "backend"])
+def test_shrinking_and_margins_are_their_kernels(way):
+    """To the bit, and without the masks that the rules would save."""
+    torch.manual_seed(0)
+    model, x = Shrinks(), torch.randn(64, 20)
+    plain = model(x).mean()
+    plain.backward()
+    expected, model.weight.grad = model.weight.grad, None
+    if way == "op":
+        graph = capture(model, (x,), lambda out: out.mean()).graph
+        assert not [name for name in graph.op_names if "where" in name]
+        planned = schedsim.rematerialize(
+            model, (x,), "100%", lambda out: out.mean(), level="op", effort=0.1
+        )
+        loss = planned(x)
+    else:
+        torch._dynamo.reset()
+        loss = torch.compile(model, backend="schedsim", options={"budget": "1GB"})(x).mean()
+    loss.backward()
+    assert torch.equal(loss, plain)
+    assert torch.equal(model.weight.grad, expected)
+
+
 def test_the_rules_are_there_again_afterwards():
     """And where a size is open they stay: the kernels' rules would fix it."""
-    before = [(op, dict(op.py_kernels)) for op in _interpolations()]
+    before = [(op, dict(op.py_kernels)) for op in _taken_apart()]
     assert len(before) >= 20
     with eager_kernels([torch.ones(2)]):
         assert not any(set(op.py_kernels) & _places() for op, _ in before)
