@@ -49,6 +49,10 @@ from ._profile_record import (
 # Where bytes above the limit are summed, that share of evictions looks elsewhere than at the peak.
 _AWAY = 0.7
 
+# Steps that a move takes beside its edits where bytes above the limit are summed to the end: moves
+# are many and small there, and look at more of memory.
+_SUMMED_MOVE = 32
+
 # The most evictions of an exchange.
 _MOST_EVICTED = 4
 
@@ -73,6 +77,9 @@ class Rules(Record):
         the peak alone.
     exchanges : float
         Share of moves that exchange a recomputation for others, once something fits; at most 0.35.
+    lasting : bool
+        Whether they count at every run after that, too. By the peak alone, where many runs share
+        it, a schedule that has left the limit for a faster one rarely finds back.
     """
 
     limit: int
@@ -80,6 +87,7 @@ class Rules(Record):
     price: Reals
     summed: bool = False
     exchanges: float = 0.0
+    lasting: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,13 +317,13 @@ def anneal(
     """
     limit, price, best = rules.limit, rules.price, found.best
     profile.counts[SUMMED] = 0
-    if rules.summed and best[1] == 0.0:
+    if rules.summed and (rules.lasting or best[1] == 0.0):
         sum_excess(profile, limit)
     excess = excess_over(profile, limit)
     for move in range(num_moves):
         if profile.counts[WORK] >= most_work:
             return move
-        profile.counts[WORK] += 8
+        profile.counts[WORK] += _SUMMED_MOVE if rules.lasting else 8
         if move % 64 == 0:
             if excess > 0:
                 price[0] = min(price[0] * 1.04, price[2])
@@ -374,7 +382,8 @@ def anneal(
         if excess == 0 and profile.total_s[0] < best[0] * (1.0 - 1e-12):
             best[0] = profile.total_s[0]
             best[1] = store_runs(packed, profile, found.runs)
-            profile.counts[SUMMED] = 0
+            if not rules.lasting:
+                profile.counts[SUMMED] = 0
     return num_moves
 
 

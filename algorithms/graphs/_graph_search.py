@@ -27,7 +27,7 @@ from ._lean import lean_schedule
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
 from ._seeds import saved_bytes_start
-from ._walker import NUM_KINDS, STEPS_DOWN, GraphWalker, num_walkers
+from ._walker import NUM_KINDS, GraphWalker, num_walkers
 from .bounds import least_memory_bytes
 
 # How far the greedy orders may stray from the file's order; see `greedy_order`.
@@ -70,9 +70,12 @@ _CLOSE = 1.1
 # its greedy repair each may take that share of the work left.
 _REPAIRED_OPS, _FROM_BOUND, _REPAIRED = 300, 2, 0.05
 
-# From so many ops on, where all walkers are still so far above the limit when they first meet, one
-# that steps down from the bound's schedule has all of the work left: it takes that long to fit.
-_LONG_OPS, _FAR = 500, 1.4
+# Where no walker fits when they first meet, and the sum counts from the beginning, this share of
+# the work goes to the two best while the bound is made. Then walkers start from the schedules of
+# the bound, from so many of them, and at that share of their temperature: hotter ones lose what
+# they began with. With that share of what is left all find to the limit, and the best two, or the
+# best one where none fits, have the rest.
+_BESIDE_BOUND, _NEAR_BOUND, _LUKEWARM, _ALL_DOWN = 0.15, 2, 0.2, 0.45
 
 # From so many ops on, one walker starts from what is best for the forward to save, at that share of
 # the usual temperature: from hotter starts it loses what it began with. And about the work of that
@@ -287,8 +290,8 @@ class GraphSearch:
             elif at > 1:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
-            if at == 1 and self._is_far() and (found := self._long(pool, bounding, lean)):
-                pool.walk(found, RoundPart(0), 1.0)
+            if at == 1 and self._is_hard():
+                self._both_ways(pool, bounding, active, lean)
                 return
             width = segment.high - segment.low
             if at + 1 == len(segments) and len(self._to_merge()) < 2:
@@ -409,31 +412,46 @@ class GraphSearch:
             if close.peak_bytes <= _CLOSE * self.budget_bytes:
                 walker.take(close.schedule.bind(self.graph), greedy=True)
 
-    def _is_far(self) -> bool:
-        """Whether one long annealing is what may fit at all."""
+    def _is_hard(self) -> bool:
+        """Whether none of many walkers has come within the limit by their first meeting."""
         if not self.effort.counted or self.effort.moves is not None:
             return False
-        if self.graph.num_ops < _LONG_OPS or not self._none_fits():
-            return False
-        return min(walker.least_bytes for walker in self._all()) > _FAR * self.limit
+        return self._met_in_vain == 0 and self._none_fits()
 
-    def _long(
+    def _both_ways(
         self,
         pool: Pool[GraphWalker],
         bounding: threading.Thread,
+        active: list[GraphWalker],
         lean: Future[Simulation] | None,
-    ) -> list[GraphWalker]:
-        """A walker that steps down from the bound's schedule, once the bound is there."""
+    ) -> None:
+        """Where it is hard to fit: from the graph's own order first, for a plan that is there soon.
+
+        Then beside it from the schedules of the bound, which keep and repeat about the right
+        tensors, and are far above the limit.
+        """
+        pool.walk(active, RoundPart(0, _FIRST_MEETING, 1.0), _BESIDE_BOUND)
         if lean is not None:
-            self.lean = pool.wait(lean)
+            active = active + self._begin_lean(pool, lean)
         self._join(pool, bounding)
-        lines = self._near_bound()
-        if not lines or self._done(pool):
-            return []
-        walker = self._make(STEPS_DOWN + len(self.walkers) * NUM_KINDS, lines[0])
-        walker.sum_excess()
-        self.walkers.append(walker)
-        return [walker]
+        if pool.winner is not None or self._done(pool):
+            return
+        near = []
+        for line in self._near_bound()[:_NEAR_BOUND]:
+            walker = self._make(len(self.walkers) + NUM_KINDS, line, cool=_LUKEWARM)
+            walker.sum_excess()
+            self.walkers.append(walker)
+            near.append(walker)
+        if not near or not self._none_fits():
+            near += self._fewer(active, 2)[:2]
+        pool.walk(near, RoundPart(1, 0.0, 0.5), _ALL_DOWN)
+        if pool.winner is not None or self._done(pool):
+            return
+        if self._none_fits():
+            # The temperature at which a schedule finds to the limit is that of the beginning.
+            pool.walk(self._fewer(self.walkers, 1)[:1], RoundPart(2), 1.0)
+        else:
+            pool.walk(self._fewer(near, 2)[:2], RoundPart(1, 0.5, 1.0), 1.0)
 
     def _near_bound(self) -> list[NDArray[Any]]:
         """The schedules of the bound, those first that take about as long as it; none if one fits.
@@ -441,7 +459,7 @@ class GraphSearch:
         Schedules of weaker bounds repeat too little to be of use.
         """
         cuts = self.cuts
-        if cuts is None or cuts.best is not None or not self._none_fits():
+        if cuts is None or cuts.best is not None:
             return []
         suggested = list(dict.fromkeys(cuts.suggested))
         suggested.sort(key=lambda one: abs(simulate(self.graph, one).makespan_s - self.bound_s))
@@ -453,7 +471,7 @@ class GraphSearch:
         Such schedules keep and repeat about the right tensors, and are over budget where repeated
         runs need memory.
         """
-        if self.graph.num_ops >= _REPAIRED_OPS:
+        if self.graph.num_ops >= _REPAIRED_OPS or not self._none_fits():
             return []
         lines = self._near_bound()[:_FROM_BOUND]
         found = pool.all_of(

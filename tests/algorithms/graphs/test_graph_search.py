@@ -124,15 +124,19 @@ def test_where_nothing_fits_walkers_start_from_schedules_of_the_bound():
 
 
 @pytest.mark.slow
-def test_far_above_the_limit_one_walker_has_all_the_work():
-    """It steps down from a schedule of the bound: several with a part of it each end above."""
+def test_where_many_ops_are_hard_to_fit_walkers_start_from_the_bound_too():
+    """All of the work is spent; it is the same on one thread."""
     graph = layered(500, 1)
     budget = int(0.4 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
-    effort = Effort(0.6)
-    search = GraphSearch(graph, budget, "fixed", effort, seed=0, num_threads=2, gap=0.0)
-    search.run(())
-    last = search.walkers[-1]
-    assert last.steps_down
-    assert last.rules.summed
-    assert last.least_bytes < min(walker.least_bytes for walker in search.walkers[:-1])
-    assert effort.left == pytest.approx(0.0, abs=0.1)
+    found = []
+    for num_threads in (1, 2):
+        effort = Effort(1.0)
+        options = {"seed": 0, "num_threads": num_threads, "gap": 0.0}
+        search = GraphSearch(graph, budget, "fixed", effort, **options)
+        search.run(())
+        assert effort.left == pytest.approx(0.0, abs=0.1)
+        assert all(walker.rules.lasting for walker in search.walkers[-2:])
+        found.append(search.best())
+    assert found[0] is not None
+    assert simulate(graph, found[0]).peak_bytes <= budget
+    assert found[0] == found[1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._packed_graph import pack_graph
+from schedsim.algorithms.graphs._profile_record import LARGEST
 from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
@@ -80,6 +81,26 @@ def test_what_is_above_the_limit_counts_at_every_run():
     plan = local_search(graph, budget, effort=1.2)
     assert plan.feasible
     assert simulate(graph, plan.schedule).peak_bytes <= budget
+
+
+def test_a_schedule_that_leaves_the_limit_finds_back():
+    """Bytes are cheap at first, so that it does leave it; many runs are above the limit then."""
+    graph = layered(500, 1)
+    budget = int(0.45 * peak_of(graph))
+    packed, line = pack_graph(graph.arrays), np.arange(graph.num_ops)
+    walker = GraphWalker.of(graph, packed, line, number=0, seed=0, rules=(budget, False))
+    walker.sum_excess()
+    walker.end_greedy()
+    walker.begin(0)
+    while walker.best_s == np.inf:
+        walker.anneal(0.3, 0.02, 2**62)
+    first_s = walker.best_s
+    walker.rules.price[0] = walker.rules.price[1]
+    walker.anneal(0.6, 0.02, 2000)
+    assert walker.profile.tree[1, LARGEST] > budget
+    walker.anneal(0.6, 0.5, 2**62)
+    assert walker.best_s < first_s
+    assert walker.profile.tree[1, LARGEST] < 1.02 * budget
 
 
 def test_the_sum_is_for_walkers_of_up_to_thousands_of_ops():
