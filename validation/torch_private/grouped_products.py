@@ -34,6 +34,9 @@ def grouped_products() -> Iterator[None]:
 class WideGroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes grouped products of float64, a group at a time, while it is entered."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
