@@ -20,6 +20,7 @@ from ..torch_private.dynamo_graphs import (
     as_function,
     checkpointed_writes,
     ends_at_break,
+    has_own_functions,
     input_names,
     replaced_inputs,
     unpack_at_once,
@@ -46,6 +47,7 @@ from .local_session import LocalSession
 from .parts.gradient_layouts import GradientLayouts, watch_backward
 from .parts.joint_part import joint_part
 from .parts.lacking_gradients import LackingGradients
+from .parts.own_zeros import OwnZeros
 from .parts.sized_parts import SizedParts, has_open_sizes
 from .parts.traced_part import TracedPart
 from .parts.whole_layers import keep_layers_whole
@@ -315,6 +317,8 @@ def _part_of_fixed_sizes(
     elif session.follows_gradients:
         found = GradientLayouts(session, trace, inputs, call, part)
     elif session.options.compile and not session.is_distributed:
+        if has_own_functions(graph_module):
+            part.own_zeros = OwnZeros(session, graph_module, inputs)
         found = LackingGradients(session, call, part)
     else:
         found = _of_first_order(call, part)

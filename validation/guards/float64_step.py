@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from math import inf, isfinite
 from statistics import median
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..torch_private.grouped_products import WideGroupedProducts
 from ..torch_private.pytrees import tree_map
 
 _ZERO = 1e-3
@@ -28,7 +30,12 @@ units.
 _TIMES_NUDGED = 2
 """Times the effect of one nudge: a step rounds after each op, and a nudge only before the first."""
 _MOST_NUDGED = 0.1
-"""A share of the largest entry: a result that a nudge moves farther has no digits to compare."""
+"""A share of the largest entry: a result that is farther off must be the one that a nudge gives.
+
+As where a router sends a row to another expert, whose logit is the same but for rounding: then the
+gradients of both experts are others, and a step with nudged numbers that makes the same choice has
+the same ones. How far such results are apart says nothing.
+"""
 
 
 class Float64Step:
@@ -62,6 +69,9 @@ class Float64Step:
         self._run = run
         self._results: Mapping[str, Tensor] | None = None
         self._by_nudges: list[dict[str, float]] = []
+        self._latest: tuple[int, Mapping[str, Tensor]] = (-1, {})
+        # A branch of `torch.cond` has no backward within a mode: one is entered where need be.
+        self._around: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.accepted = 0
         self.planned_off = self.plain_off = self.nudged_off = 0.0
 
@@ -76,7 +86,7 @@ class Float64Step:
         """Whether the result `planned` is as exact as `plain`, or within `tolerance` of float64.
 
         Or as exact as a nudge of the step's numbers lets it be, if such nudges move most results
-        by no more than `tolerance`.
+        by no more than `tolerance`. A result that is far off must be that of a nudged step.
 
         Parameters
         ----------
@@ -103,8 +113,14 @@ class Float64Step:
         if coarsest is not None:
             times, share = _TIMES_COARSE, max(tolerance, torch.finfo(coarsest).eps)
         enough = _ORDERS * of_plain if zero else max(times * of_plain, share * largest)
-        if of_planned > enough and not self._nudged_as_far(name, of_planned, largest, tolerance):
-            return False
+        if of_planned > enough:
+            if of_planned > _MOST_NUDGED * largest:
+                turned = self._nudged_like(name, planned, enough, tolerance)
+            else:
+                turned = self._nudged_as_far(name, of_planned, tolerance)
+            if turned is None:
+                return False
+            self.nudged_off = max(self.nudged_off, turned / largest)
         self.accepted += 1
         if not zero:
             self.planned_off = max(self.planned_off, of_planned / largest)
@@ -120,27 +136,51 @@ class Float64Step:
         if self._results is None:
             try:
                 self._results = self._run(None)
-            except Exception:  # a model may refuse numbers in float64: then nothing is accepted
-                self._results = {}
+            except Exception:
+                self._around = WideGroupedProducts
+                try:
+                    with self._around():
+                        self._results = self._run(None)
+                except Exception:  # a model may refuse float64: then nothing is accepted
+                    self._results = {}
         return self._results
 
-    def _nudged_as_far(
-        self, name: str, of_planned: float, largest: float, tolerance: float
-    ) -> bool:
-        """Whether a step with nudged numbers is as far off as the planned one."""
-        if of_planned > _MOST_NUDGED * largest:
-            return False
+    def _nudged_as_far(self, name: str, of_planned: float, tolerance: float) -> float | None:
+        """How far a step with nudged numbers is off, if that is as far as the planned one."""
+        for nudge in self._nudges(tolerance):
+            nudged = self._by_nudges[nudge].get(name, 0.0)
+            if of_planned <= _TIMES_NUDGED * nudged:
+                return nudged
+        return None
+
+    def _nudged_like(
+        self, name: str, planned: Tensor, enough: float, tolerance: float
+    ) -> float | None:
+        """How far a step with nudged numbers is off, if its result is the planned one's.
+
+        That is within `enough`. Results of one nudge alone are kept: most often, it is the same
+        one for all that are asked for.
+        """
+        kept = [self._latest[0]] if self._latest[0] >= 0 else []
+        for nudge in (*kept, *self._nudges(tolerance)):
+            if nudge != self._latest[0]:
+                self._latest = nudge, self._nudged(nudge)
+            found = self._latest[1].get(name)
+            if found is None or found.shape != planned.shape:
+                continue
+            if _distance(found, planned) <= enough:
+                return self._by_nudges[nudge].get(name, 0.0)
+        return None
+
+    def _nudges(self, tolerance: float) -> Iterator[int]:
+        """The numbers of the nudges that are no more than rounding, whose distances are known."""
         for nudge in range(len(_UNITS)):
             if nudge == len(self._by_nudges):
                 self._by_nudges.append(self._distances(nudge))
             units = _UNITS[nudge]
             if units > 1 and units * self._by_one_unit() > tolerance:
-                return False  # such a nudge is more than rounding
-            nudged = self._by_nudges[nudge].get(name, 0.0)
-            if of_planned <= _TIMES_NUDGED * nudged:
-                self.nudged_off = max(self.nudged_off, nudged / largest)
-                return True
-        return False
+                return
+            yield nudge
 
     def _by_one_unit(self) -> float:
         """What a nudge by a unit moves the median result, as a share of its largest entry.
@@ -160,15 +200,22 @@ class Float64Step:
     def _distances(self, nudge: int) -> dict[str, float]:
         """How far a step with nudged numbers is from the one without, by result."""
         assert self._results is not None
-        try:
-            nudged = self._run(nudge)
-        except Exception:  # a model may check its own numbers: then nothing is accepted
-            return {}
+        self._latest = nudge, self._nudged(nudge)
+        nudged = self._latest[1]
         return {
             name: _distance(exact, nudged[name])
             for name, exact in self._results.items()
             if name in nudged and nudged[name].shape == exact.shape and _eps(exact)
         }
+
+    def _nudged(self, nudge: int) -> Mapping[str, Tensor]:
+        """The results of a step with nudged numbers."""
+        self._latest = -1, {}  # room for the new ones
+        try:
+            with self._around():
+                return self._run(nudge)
+        except Exception:  # a model may check its own numbers: then nothing is accepted
+            return {}
 
 
 def in_float64(value: Any, nudge: int | None = None) -> Any:

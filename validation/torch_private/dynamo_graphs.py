@@ -52,6 +52,25 @@ def ends_at_break(graph_module: torch.fx.GraphModule) -> bool:
     return bool(getattr(reason, "graph_break", False))
 
 
+def has_own_functions(graph_module: torch.fx.GraphModule) -> bool:
+    """Whether Dynamo's graph calls a `torch.autograd.Function`, or code that is not torch's.
+
+    Of these, autograd calls a backward where the gradient of any of their outputs comes.
+    """
+    for module in graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            if node.op != "call_function":
+                continue
+            root = (getattr(node.target, "__module__", None) or "torch").partition(".")[0]
+            is_function = "autograd_function" in getattr(node.target, "__name__", "")
+            if is_function or root not in _NOT_OWN:
+                return True
+    return False
+
+
+_NOT_OWN = frozenset({"torch", "_operator", "operator", "builtins", "math", "schedsim"})
+
+
 def unpack_at_once(graph_module: torch.fx.GraphModule) -> int:
     """Let one ``unbind`` make what Python unpacks or iterates over, as in eager mode.
 

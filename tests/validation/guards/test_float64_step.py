@@ -281,3 +281,88 @@ def test_whole_numbers_have_no_digits_that_float64_would_settle():
     """A count that is off is refused, whatever the rest does."""
     exact = Float64Step(lambda _nudge: {"count": torch.tensor([1, 2])})
     assert not exact.accepts("count", torch.tensor([1, 2]), torch.tensor([1, 3]), 1e-5)
+
+
+class Routed(nn.Module):
+    """Each row goes to one of two experts; for one row, rounding alone tells which.
+
+    Attributes
+    ----------
+    way
+        ``"plain"``, ``"other order"`` of additions, which turns that row, or ``"wrong"``, whose
+        gradients are as far off as then.
+    """
+
+    def __init__(self, x):
+        super().__init__()
+        self.router = nn.Parameter(torch.rand(4) + 0.5)
+        self.experts = nn.Parameter(torch.randn(2, 4))
+        one_ulp = 2.0**-22
+        self.threshold = float((self.router.detach() * x[0]).sum()) - one_ulp
+        self.way = "plain"
+
+    def forward(self, x):
+        gap = (x * self.router).sum(1) - self.threshold
+        if self.way == "other order":
+            gap = gap - 2.0**-21
+        chosen = (gap > 0).long()
+        out = ((x * self.experts[chosen]).sum(1) * gap.sigmoid()).square().sum()
+        return out * (0.7 if self.way == "wrong" else 1.0)
+
+
+def test_a_row_that_rounding_sends_to_another_expert_is_no_difference():
+    """Gradients of experts are then far off, and those of a step with nudged numbers as well."""
+    torch.manual_seed(0)
+    x = torch.rand(3, 4) + 0.5
+    model = Routed(x)
+
+    def step_of(module, way):
+        def step(x):
+            module.way = way
+            return module(x)
+
+        return step
+
+    def results(nudge):
+        wide = in_float64(model, nudge)
+        return Both(wide, None, None).results(step_of(wide, "plain"), in_float64((x,), nudge), {})
+
+    def difference(way):
+        both, exact = Both(model, None, None), Float64Step(results)
+        steps = step_of(model, "plain"), step_of(model, way)
+        return both.difference(*steps, (x,), {}, rounded=True, exact=exact), exact
+
+    found, exact = difference("other order")
+    assert found is None
+    assert exact.nudged_off > 0.1
+    found, exact = difference("wrong")
+    assert found is not None
+    assert not exact.accepted
+
+
+class Grouped(nn.Module):
+    """A grouped product, which torch computes of no float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 8, 8))
+
+    def forward(self, x, ends):
+        return torch._grouped_mm(x, self.weight, offs=ends).square().sum()
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped product")
+def test_a_step_with_grouped_products_runs_in_float64():
+    torch.manual_seed(0)
+    model, given = Grouped(), (torch.randn(8, 8), torch.tensor([4, 8], dtype=torch.int32))
+
+    def results(nudge):
+        wide = in_float64(model, nudge)
+        return Both(wide, None, None).results(wide, in_float64(given, nudge), {})
+
+    exact = Float64Step(results)
+    assert exact.knows("the gradient of weight")
+    expected = [given[0][4 * i : 4 * i + 4].double() for i in range(2)]
+    weight = model.weight.detach().double().requires_grad_()
+    sum((rows @ weight[i]).square().sum() for i, rows in enumerate(expected)).backward()
+    torch.testing.assert_close(exact._exact["the gradient of weight"], weight.grad)

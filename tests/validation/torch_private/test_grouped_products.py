@@ -7,7 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.torch_private.fake_tensors import fake_mode  # noqa: E402
-from schedsim.validation.torch_private.grouped_products import grouped_products  # noqa: E402
+from schedsim.validation.torch_private.grouped_products import (  # noqa: E402
+    WideGroupedProducts,
+    grouped_products,
+)
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -40,6 +43,21 @@ def test_shapes_and_strides_are_those_of_the_kernel(form, dtype):
         expected.stride(),
         expected.dtype,
     )
+
+
+@pytest.mark.parametrize("form", SHAPES)
+def test_products_of_float64_are_those_of_float32(form):
+    def product(first, second, offsets):
+        return torch._grouped_mm(first, second, offs=None if form == "groups" else offsets)
+
+    first, second = (torch.randn(shape) for shape in SHAPES[form])
+    # What lies behind the last group is not written.
+    last = 16 if form == "columns" else 12
+    offsets = torch.tensor([4, 4, last], dtype=torch.int32)
+    expected = product(first, second, offsets)
+    with WideGroupedProducts():
+        found = product(first.double(), second.double(), offsets)
+    torch.testing.assert_close(found.float(), expected)
 
 
 class Experts(nn.Module):

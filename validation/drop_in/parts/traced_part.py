@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..session import Session
     from .gradient_layouts import GradientLayouts
     from .lacking_gradients import LackingGradients
+    from .own_zeros import OwnZeros
 
 
 class TracedPart(PlannedPart):
@@ -65,6 +66,9 @@ class TracedPart(PlannedPart):
         Whether it runs in small groups, in the place of the part that autograd calls.
     is_followed
         Whether other graphs of the same call may follow, because Dynamo breaks its trace.
+    own_zeros
+        What tells zeros from gradients that do not come, where functions of the user's own make
+        some; ``None`` where there are no such functions.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class TracedPart(PlannedPart):
         self._counts = [0] * self.graph.num_ops
         self._zeros = tuple(self._counts)
         self._made_of_none: dict[frozenset[int], list[int]] = {}
+        self.own_zeros: OwnZeros | None = None
         self.layouts: GradientLayouts | LackingGradients | None = None
         self.early: EarlyGradients | None = None
         # By the place of a call's header; nodes of the autograd graph hold them.
@@ -120,7 +125,7 @@ class TracedPart(PlannedPart):
                 has_small_groups=True,
             )
             self._small.backward_place = self.backward_place
-            self._small.is_followed = self.is_followed
+            self._small.is_followed, self._small.own_zeros = self.is_followed, self.own_zeros
             self._small.layouts, self._small.makes_zeros = self.layouts, self.makes_zeros
         self._runs_small = True
         self._small.uses_as(self)
@@ -148,7 +153,7 @@ class TracedPart(PlannedPart):
             )
         if program is None:
             return None
-        return TracedPart(
+        found = TracedPart(
             self.session,
             self._joint,
             self.name,
@@ -156,6 +161,8 @@ class TracedPart(PlannedPart):
             lacking=[self.given[i].output for i in lacking],
             program=program,
         )
+        found.own_zeros = self.own_zeros
+        return found
 
     def runs_by(self, layouts: GradientLayouts | LackingGradients) -> None:
         """Let `layouts` choose the backwards: no zeros are made for gradients that do not come."""
@@ -325,7 +332,12 @@ class TracedPart(PlannedPart):
     def _ungiven(self, lacking: frozenset[int]) -> list[int]:
         """Arguments to which no gradient comes where these lack."""
         if lacking not in self._made_of_none:
-            self._made_of_none[lacking] = self._joint.made_of_none(lacking)
+            found = self._joint.made_of_none(lacking)
+            if found and self.own_zeros is not None:
+                autocast = self.backward_place.traced
+                none = self.own_zeros.ungiven(self._joint.given, lacking, autocast)
+                found = [at for at in found if at in none]
+            self._made_of_none[lacking] = found
         return self._made_of_none[lacking]
 
     # -- gradients that come early ----------------------------------------------------------------
