@@ -67,6 +67,19 @@ def test_a_class_for_a_loss_and_a_loader_for_inputs():
     refused("inputs is None", "a tuple of inputs", model, None, "80%", mse_loss)
 
 
+def test_a_lazy_layer():
+    """Its parameters have no shape before the first forward; afterwards it is one as any other."""
+    x, target = torch.randn(4, 6), torch.randn(4, 2)
+    model = nn.Sequential(nn.LazyBatchNorm1d(affine=False), nn.LazyLinear(2))
+    for more in ({}, {"in_place": True}):
+        loss = () if more else (mse_loss,)
+        given = (x,) if more else (x, target)
+        refused("has no shape yet", "call the model once", model, given, "100%", *loss, **more)
+    with torch.no_grad():
+        model(x)
+    schedsim.rematerialize(model, (x, target), "100%", mse_loss, effort=0.1)(x, target).backward()
+
+
 def test_a_target_given_to_a_model_in_place():
     """By place or keyword, and what is missing; nothing to train."""
     model, x, target = given()
