@@ -170,7 +170,9 @@ class HeldState:
         A loop may have several optimizers, as of a generator and a critic, one of which steps
         first. Not for what each graph trains: one graph may run with the parameters of many layers.
         """
-        groups = [group for optimizer in list(_stepped) for group in optimizer.param_groups]
+        # L-BFGS calls the model in its first step: what it will hold is `growing_bytes`.
+        known = [*_stepped, *(it for it in _stepping if growing_bytes(it))]
+        groups = [group for optimizer in known for group in optimizer.param_groups]
         stepped = {id(parameter) for group in groups for parameter in group["params"]}
         coming = [t for t in self._trained() if id(t) not in stepped]
         return 2 * storage_bytes(coming) + _STEP_BYTES * len(coming)

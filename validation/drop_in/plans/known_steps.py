@@ -196,7 +196,7 @@ class KnownSteps:
 
     @property
     def coming_bytes(self) -> int:
-        """Bytes of states that Adam would make of what no optimizer has stepped, if none is named."""
+        """Bytes of the states of Adam for what no optimizer has stepped; 0 where one is named."""
         return 0 if self.options.optimizer is not None else self.adam_bytes()
 
     @property
