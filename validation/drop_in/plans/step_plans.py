@@ -337,7 +337,7 @@ class StepPlans:
         doubt, self._doubt = self._doubt, None
         if not calls.rows or self.known.budget_bytes is None:
             return
-        if doubt is None and self.unmeasured.is_new(calls.keys):
+        if doubt is None and not calls.has_backward and self.unmeasured.is_new(calls.keys):
             doubt = (
                 "a step runs other graphs than those before, and what the code around them takes "
                 "is measured in a later one"
