@@ -320,7 +320,6 @@ class LocalSession(Session):
             results_pass=self.plans.known.passes,
         )
         self.plans.known.made_bytes = self._held.made_bytes
-        self.plans.known.has_optimizer = self._held.has_optimizer
         self.plans.known.others_bytes = self._resident.others_bytes
         self.plans.known.growing_bytes = self._held.growing_bytes
         # Plans may put another part in its place.

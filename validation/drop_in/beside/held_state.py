@@ -164,18 +164,18 @@ class HeldState:
                     return torch.device(parameter.device)
         return None
 
-    @property
-    def has_optimizer(self) -> bool:
-        """Whether an optimizer has stepped that trains what is counted here."""
-        return any(self.device_of(it) is not None for it in list(_stepped))
-
     def adam_bytes(self) -> int:
-        """Bytes of the states of Adam for all that takes gradients here.
+        """Bytes of the states of Adam for all that takes gradients here and was never stepped.
 
-        Not for what each graph trains: one graph may run with the parameters of many layers.
+        A loop may have several optimizers, as of a generator and a critic, one of which steps
+        first. Not for what each graph trains: one graph may run with the parameters of many layers.
         """
-        trained = self._trained()
-        return 2 * storage_bytes(trained) + _STEP_BYTES * len(trained)
+        # L-BFGS calls the model in its first step: what it will hold is `growing_bytes`.
+        known = [*_stepped, *(it for it in _stepping if growing_bytes(it))]
+        groups = [group for optimizer in known for group in optimizer.param_groups]
+        stepped = {id(parameter) for group in groups for parameter in group["params"]}
+        coming = [t for t in self._trained() if id(t) not in stepped]
+        return 2 * storage_bytes(coming) + _STEP_BYTES * len(coming)
 
     def adam_step_bytes(self) -> int:
         """Bytes that are there in a step of Adam, with its states as they are or will be.
@@ -183,7 +183,7 @@ class HeldState:
         Beside these it makes copies of one parameter, or of all where torch takes all at once.
         """
         trained = self._trained()
-        states = self._optimizer_bytes() or self.adam_bytes()
+        states = self._optimizer_bytes() + self.adam_bytes()
         resident = self._fixed_bytes + self._options.extra_bytes
         return resident + storage_bytes(trained) + states + self._adam_copies(trained)
 

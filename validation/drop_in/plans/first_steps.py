@@ -27,20 +27,24 @@ class FirstSteps:
         self._known, self._search = known, search
         self._numbers: dict[int, int] = {}
         self._together: set[int] = set()  # parts whose calls fit beside each other by these
+        self._beside: dict[int, int] = {}  # what was resident as each was chosen, or found to fit
 
     def clear(self) -> None:
         """Forget all schedules: what they were made for was not so."""
         self._numbers.clear()
         self._together.clear()
+        self._beside.clear()
 
     def forget(self, index: int) -> None:
         """Forget the schedule of part `index`."""
         self._numbers.pop(index, None)
+        self._beside.pop(index, None)
         self._together.discard(index)
 
     def set(self, index: int, number: int) -> None:
         """Run part `index` by this schedule."""
         self._numbers[index] = number
+        self._beside[index] = self._known.resident_bytes
 
     def take(self, keys: Sequence[Key], costs: Sequence[PartCost]) -> None:
         """Run the calls by these schedules: those of one part, by the one that keeps least."""
@@ -50,6 +54,7 @@ class FirstSteps:
                 least[index] = cost
         self._numbers |= {index: cost.number for index, cost in least.items()}
         self._together |= least.keys()
+        self._beside |= dict.fromkeys(least, self._known.resident_bytes)
 
     def number_for(self, index: int, binding: Binding, earlier_bytes: int) -> int:
         """A schedule that leaves room for whatever may come later in the step.
@@ -71,12 +76,16 @@ class FirstSteps:
         known = self._numbers.get(index)
         if known is not None:
             is_alone = not earlier_bytes or index in self._together
-            if (is_alone and not binding) or steps.budget_bytes is None:
+            # As by the states of an optimizer, while steps of another kind were measured.
+            beside = self._beside.setdefault(index, steps.resident_bytes)
+            has_grown = steps.resident_bytes > beside
+            if (is_alone and not binding and not has_grown) or steps.budget_bytes is None:
                 return known
             cost = part.cost(known, binding)
             between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
             most = max(cost.forward_bytes, between + guessed, cost.backward_bytes)
             if static + most <= steps.budget_bytes:
+                self._beside[index] = max(beside, steps.resident_bytes)
                 return known
         steps.measure(part, binding if known is not None else _measured_at(part, binding))
         told = part.sizes.limit(binding, steps.options.largest)  # a share is one of that peak
@@ -115,6 +124,7 @@ class FirstSteps:
             raise infeasible(steps, name, plan, roomy, beside)
         steps.plan = plan
         number = self._numbers[index] = part.add(plan.schedule)
+        self._beside[index] = steps.resident_bytes
         if binding:  # it may be the one that fits the longest sizes
             part.trust.expect(number, now=False)
         return number

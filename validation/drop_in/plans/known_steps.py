@@ -66,10 +66,9 @@ class KnownSteps:
         Bytes by which the histories of optimizers will still grow.
     others_bytes
         What open steps of other models keep, as the last step began.
-    has_optimizer
-        Whether an optimizer of what the parts train has stepped.
     adam_bytes : Callable[[], int]
-        Gives the bytes of the states of Adam for what the parts train, as far as it is known.
+        Gives the bytes of the states of Adam for what the parts train and no optimizer has stepped,
+        as far as it is known.
     optimizer_bytes : Callable[[], int]
         Gives what the step of an optimizer takes in all: measured, or that of Adam.
     unmeasured_bytes : Callable[[], int]
@@ -96,7 +95,7 @@ class KnownSteps:
         self.passing_bytes = self.passing_now = 0
         self.passes = True
         self.left_bytes = self.made_bytes = self.growing_bytes = 0
-        self.has_optimizer, self.others_bytes = False, 0
+        self.others_bytes = 0
         self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
         self.optimizer_bytes: Callable[[], int] = lambda: 0
         self.unmeasured_bytes: Callable[[], int] = lambda: 0
@@ -197,10 +196,8 @@ class KnownSteps:
 
     @property
     def coming_bytes(self) -> int:
-        """Bytes of states that Adam would make: no optimizer has stepped yet, and none is named."""
-        if self.options.optimizer is not None or self.made_bytes or self.has_optimizer:
-            return 0
-        return self.adam_bytes()
+        """Bytes of the states of Adam for what no optimizer has stepped; 0 where one is named."""
+        return 0 if self.options.optimizer is not None else self.adam_bytes()
 
     @property
     def is_share(self) -> bool:

@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
-from ..records.step_record import StepRecord, beside_passing, last_first, scaled_bytes
+from ..records.step_record import (
+    MadeInputs,
+    StepRecord,
+    beside_passing,
+    grown_bytes,
+    last_first,
+    scaled_bytes,
+)
 
 
 class AroundCall(NamedTuple):
@@ -91,11 +98,11 @@ class _AroundHalves:
                 before[i] = self.level
                 given = self._given(following)
                 stretch = self.record.after_forward[i]
-                most = max(0, self._scaled(stretch.most, i) - given)
+                most = max(0, self._scaled(stretch.most, i, following) - given)
                 if following == ~i:
                     most = beside_passing(self.record, most, self.passing)
                 between[i] = most + given
-                left = max(0, self._scaled(stretch.left, i) - given)
+                left = max(0, self._scaled(stretch.left, i, following) - given)
                 if i == last:
                     at_end = left
                 else:
@@ -138,9 +145,26 @@ class _AroundHalves:
         """Bytes of the gradients that `half` is given, if it is a backward."""
         return 0 if half >= 0 else self.parts[~half].given_bytes(self.sizes[~half])
 
-    def _scaled(self, num_bytes: int, i: int) -> int:
+    def _scaled(self, num_bytes: int, i: int, reader: int = -1) -> int:
+        """Bytes of code after a half of call `i`, which makes the inputs of call `reader`, if any.
+
+        Rows that it chooses may be more where the outputs of call `i` are as many.
+        """
         measured = self.parts[i].output_bytes(self.record.bindings[i])
-        return scaled_bytes(num_bytes, measured, self.parts[i].output_bytes(self.sizes[i]))
+        found = scaled_bytes(num_bytes, measured, self.parts[i].output_bytes(self.sizes[i]))
+        if reader < 0:
+            return found
+        inputs = (
+            made_inputs(self.record, reader, self.parts[reader], size)
+            for size in (self.record.bindings[reader], self.sizes[reader])
+        )
+        return max(found, grown_bytes(num_bytes, *inputs))
+
+
+def made_inputs(record: StepRecord, i: int, part: PlannedPart, size: Binding) -> MadeInputs:
+    """The inputs of call `i` of `record` at this `size`."""
+    all_bytes = part.input_bytes(size)
+    return MadeInputs(all_bytes, all_bytes - _shared_bytes(record, i, part, size))
 
 
 def _shared_bytes(record: StepRecord, i: int, part: PlannedPart, size: Binding) -> int:

@@ -131,10 +131,11 @@ def beside_a_step(known: KnownSteps) -> str:
             'optimizer="adamw", or as it is called, counts them before the first step'
         )
     if known.growing_bytes:
+        history = format_bytes(known.made_bytes)
+        has = f"{history} are the history that LBFGS has made, and " if known.made_bytes else ""
         made = (
-            f"; {format_bytes(known.made_bytes)} are the history that LBFGS has made, and "
-            f"{format_bytes(known.growing_bytes)} of the budget that is named are for what it will "
-            "grow by: a smaller history_size takes less"
+            f"; {has}{format_bytes(known.growing_bytes)} of the budget that is named are for what "
+            "the history of LBFGS will grow by: a smaller history_size takes less"
         )
     if known.others_bytes:
         made += (

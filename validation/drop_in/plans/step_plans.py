@@ -328,16 +328,26 @@ class StepPlans:
         return self._least(part, binding)
 
     def tell_doubt(self, calls: StepCalls) -> None:
-        """Say so if a call that was not planned for does not fit beside the `calls` of its step.
+        """Say so if calls that were not planned for do not fit beside the `calls` of their step.
 
-        In a backward, when all calls are known: plans for the call may be refused beside what its
-        step keeps, and its schedule of least memory fits all the same.
+        In a backward, when all calls are known: plans for a call may be refused beside what its
+        step keeps, and its schedule of least memory fits all the same. The code between the graphs
+        of a step unlike all before is not known: it is taken to be as in those.
         """
         doubt, self._doubt = self._doubt, None
-        if doubt is None or not calls.rows or self.known.budget_bytes is None:
+        if not calls.rows or self.known.budget_bytes is None:
             return
-        record = with_loss(record_without_measurements(calls), LOSS_BYTES)
-        alike = [known for known in self.known.records if known.is_like(record)] or [record]
+        if doubt is None and not calls.has_backward and self.unmeasured.is_new(calls.keys):
+            doubt = (
+                "a step runs other graphs than those before, and what the code around them takes "
+                "is measured in a later one"
+            )
+        if doubt is None:
+            return
+        record = record_without_measurements(calls)
+        alike = [known for known in self.known.records if known.is_like(record)]
+        if not alike:
+            alike = [with_loss(record, LOSS_BYTES), self.unmeasured.with_code_of_others(record)]
         costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
         if max(self._lines.peak_of(one, costs) for one in alike) > self.known.budget_bytes:
             self._say(f"{doubt}: this step may exceed the budget", PlainStepWarning)

@@ -6,15 +6,18 @@ measured before the other. A budget that is named for the one alone would be ref
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 import torch
 
-from ..records.outside_code import OutsideBytes
+from ..records.outside_code import OutsideBytes, most_of
 from ..records.step_calls import StepCalls
-from ..records.step_record import NOTHING, Key, StepRecord
+from ..records.step_record import NOTHING, Key, MadeInputs, StepRecord, grown_bytes, scaled_bytes
 from .first_steps import guessed_bytes
 from .known_steps import KnownSteps
+from .line_calls import made_inputs
 from .line_steps import LineSteps
 from .ordered_line import least_budget
 
@@ -60,6 +63,54 @@ class UnmeasuredSteps:
             line = self._lines.least_line(self._with_guesses(record))
             least = max(least, least_budget(line, known.budget_bytes))
         return least
+
+    def is_new(self, keys: tuple[Key, ...]) -> bool:
+        """Whether steps were measured, and none that begins with these calls."""
+        records = self._known.records
+        return bool(records) and all(it.keys[: len(keys)] != keys for it in records)
+
+    def with_code_of_others(self, record: StepRecord) -> StepRecord:
+        """`record`, with the code around its graphs as steps of other kinds were measured.
+
+        By place where one had as many calls, else the most of any place alike: between graphs,
+        behind the last forward, behind a backward.
+        """
+        known, last = self._known.records, len(record.keys) - 1
+        after_forward = [NOTHING] * (last + 1)
+        after_backward = list(after_forward)
+        for other in known:
+            its_last = len(other.keys) - 1
+            for i in range(last + 1):
+                alike = [i] if its_last == last else range(its_last + 1)
+                for j in [its_last] if i == last else [j for j in alike if j < its_last]:
+                    found = self._as_there(other, j, other.after_forward, record, i)
+                    after_forward[i] = most_of(after_forward[i], found)
+                for j in alike:
+                    found = self._as_there(other, j, other.after_backward, record, i)
+                    after_backward[i] = most_of(after_backward[i], found)
+        return replace(
+            record,
+            before=reduce(most_of, (other.before for other in known), NOTHING),
+            after_forward=tuple(after_forward),
+            after_backward=tuple(after_backward),
+        )
+
+    def _as_there(
+        self, other: StepRecord, j: int, codes: Sequence[OutsideBytes], record: StepRecord, i: int
+    ) -> OutsideBytes:
+        """The code at place `j` of another step, at the sizes of place `i` of `record`."""
+        outputs = self._output_bytes(other, j), self._output_bytes(record, i)
+        found = [scaled_bytes(it, *outputs) for it in codes[j][:2]]
+        if codes is other.after_forward and i + 1 < len(record.keys):
+            inputs = self._made_inputs(other, j + 1), self._made_inputs(record, i + 1)
+            found = [max(it, grown_bytes(it, *inputs)) for it in found]
+        return OutsideBytes(*found)
+
+    def _output_bytes(self, record: StepRecord, i: int) -> int:
+        return self._known.parts[record.keys[i][0]].output_bytes(record.bindings[i])
+
+    def _made_inputs(self, record: StepRecord, i: int) -> MadeInputs:
+        return made_inputs(record, i, self._known.parts[record.keys[i][0]], record.bindings[i])
 
     def _with_guesses(self, record: StepRecord) -> StepRecord:
         state = OutsideBytes(torch.get_rng_state().nbytes, 0)

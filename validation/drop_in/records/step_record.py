@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..parts.part_line import PartCost
 from ..parts.part_sizes import Binding
@@ -123,6 +124,34 @@ def scaled_bytes(num_bytes: int, measured: int, now: int) -> int:
     (15, 10)
     """
     return num_bytes if now <= measured else math.ceil(num_bytes * now / max(1, measured))
+
+
+class MadeInputs(NamedTuple):
+    """Bytes of the inputs of a call, and of those that code between graphs has made for it."""
+
+    all_bytes: int
+    made_bytes: int
+
+
+def grown_bytes(num_bytes: int, measured: MadeInputs, now: MadeInputs) -> int:
+    """Bytes of code between graphs that makes inputs of the next one, at other sizes of these.
+
+    In proportion to all inputs, and by as much more as it makes at least: it may choose more rows
+    of what stays as large.
+
+    Examples
+    --------
+    >>> grown_bytes(10, MadeInputs(4, 0), MadeInputs(6, 0))
+    15
+    >>> grown_bytes(10, MadeInputs(40, 4), MadeInputs(60, 24))
+    30
+    >>> grown_bytes(0, MadeInputs(4, 4), MadeInputs(6, 6))
+    0
+    """
+    if not num_bytes:
+        return 0
+    more = max(0, now.made_bytes - measured.made_bytes)
+    return max(num_bytes + more, scaled_bytes(num_bytes, measured.all_bytes, now.all_bytes))
 
 
 def bytes_between_halves(

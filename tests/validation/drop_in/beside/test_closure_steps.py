@@ -70,6 +70,8 @@ def test_a_refusal_names_a_budget_with_room_for_the_whole_history():
     with pytest.raises(InfeasibleBudgetError) as refused:
         train(300_000)
     assert "history" in refused.value.hint
+    assert "0 B are the history" not in refused.value.hint
+    assert "states of Adam" not in refused.value.hint
     budget = int(re.search(r"budget=(\d+)", refused.value.hint)[1])
     found, _ = train(budget)
     assert found == losses

@@ -39,15 +39,31 @@ def test_the_states_of_adam_are_foreseen_for_all_that_takes_gradients():
     )
     held = HeldState(DropInOptions(budget=1))
     held.see(model.parameters())
-    assert not held.has_optimizer
     model(torch.ones(1, 10)).sum().backward()
     foreseen = held.adam_bytes()
     torch.optim.Adam(model.parameters()).step()
-    assert not held.has_optimizer  # it is gone
+    assert held.adam_bytes() == foreseen  # it is gone
     optimizer = torch.optim.Adam(model.parameters())
     optimizer.step()
-    assert held.has_optimizer
+    assert held.adam_bytes() == 0
     assert held.made_bytes == foreseen == 2 * 440 + 2 * 4
+
+
+def test_the_states_of_a_second_optimizer_are_foreseen_after_the_first_has_stepped():
+    """As of a critic that steps before its generator: a refusal between names room for both."""
+    generator, critic = torch.nn.Linear(10, 10), torch.nn.Linear(10, 20)
+    held = HeldState(DropInOptions(budget=1))
+    held.see([*generator.parameters(), *critic.parameters()])
+    critic(generator(torch.ones(1, 10))).sum().backward()
+    both, step = held.adam_bytes(), held.adam_step_bytes()
+    first = torch.optim.Adam(critic.parameters())
+    first.step()
+    assert held.adam_bytes() == 2 * 440 + 2 * 4
+    assert held.made_bytes + held.adam_bytes() == both
+    assert held.adam_step_bytes() == step
+    second = torch.optim.SGD(generator.parameters())
+    second.step()
+    assert held.adam_bytes() == 0
 
 
 def test_a_state_that_grows_is_counted_as_it_grows():

@@ -62,3 +62,20 @@ def test_more_rows_that_fit_are_no_news():
     assert losses == trained(plain, inputs)[0]
     assert peak <= session_in(model).budget_bytes
     torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("budget", "line"), [(43_000, "runs other graphs than those before"), (44_000, "larger inputs")]
+)
+def test_more_rows_that_do_not_fit_are_told_of(budget, line):
+    """What chooses them grows with them, where the outputs of the graph in front do not."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, inputs = Chooses(), torch.randn(64, 16)
+    schedsim.rematerialize(
+        model, (inputs, torch.arange(64) < 20), budget, in_place=True, check="never"
+    )
+    with pytest.warns(PlainStepWarning, match=line):
+        trained(model, inputs)
+    torch._dynamo.reset()

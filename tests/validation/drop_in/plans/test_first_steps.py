@@ -144,3 +144,39 @@ def test_a_first_schedule_is_compared_in_a_later_step():
         compiled(batch(64))[0].square().mean().backward()
     assert part.trust.is_compared(first)
     assert session._step.calls.rows[-1].number != first
+
+
+@pytest.mark.slow
+def test_a_kind_that_is_measured_later_makes_room_for_states_too():
+    """Adversarial training: a step for the gradient of its input, and one that is measured later.
+
+    Both have run before the optimizer has made its states; the first was measured since.
+    """
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.Tanh())))
+    x, fits = torch.randn(256, 64), []
+    state = storage_bytes([*model.parameters()])
+    budget = 4 * state + 6 * x.nbytes
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    session = session_in(model)
+
+    def forward(given):
+        found = model(given).square().mean()
+        [*_, call] = session._step.calls.rows
+        cost = call.part.cost(call.number, call.binding)
+        resident = session.plans.resident_bytes
+        fits.append(resident + max(cost.forward_bytes, cost.backward_bytes) <= budget)
+        return found
+
+    for _ in range(4):
+        given = x.clone().requires_grad_()
+        [gradient] = torch.autograd.grad(forward(given), given)
+        moved = (given + 0.01 * gradient.sign()).detach()
+        del given, gradient
+        forward(moved).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert fits == [True] * 8
+    torch._dynamo.reset()

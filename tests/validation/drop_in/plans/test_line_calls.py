@@ -42,6 +42,14 @@ def test_code_around_larger_calls_takes_more():
     assert last == AroundCall(80, before=1052, between=80, backward_before=1062, after=1214)
 
 
+def test_rows_that_code_chooses_grow_where_the_outputs_before_do_not():
+    """Of 40 bytes of inputs the code has made 30, of 80 bytes 70: it holds and takes 40 more."""
+    record = replace(RECORD, shared_bytes=(20, 10))
+    first, last = bytes_around_calls(record, (FIRST, LAST), ((10,), (20,)), 1000)
+    assert (first.before, first.between) == (1020, 16 + 40)
+    assert last.before == 1020 + 6 + 40
+
+
 def test_a_call_in_its_place():
     """Its backward begins beside what later ones left and what the code at the end holds."""
     cost = PartCost(0, 8, 9, 10, 1.0)
