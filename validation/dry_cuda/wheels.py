@@ -33,7 +33,7 @@ _HEADERS_OF_BOTH = (
     ("triton", "backends/nvidia/include", "crt/host_defines.h"),
 )
 _WITHOUT_CCCL = Path(__file__).parent / "src" / "cuda12"
-"""What CUDA 12's headers include and its wheels lack."""
+"""What headers include and the wheels of CUDA 12, and of the first CUDA 13, lack."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def find_wheels(path: list[str] | None = None) -> Wheels:
         )
     cuda = _cuda_of(_folder("nvidia", path))
     includes = tuple(_header(path, cuda, *place) for place in (*_HEADERS[cuda], *_HEADERS_OF_BOTH))
-    if cuda == 12:
+    if not any((folder / "nv" / "target").is_file() for folder in includes):
         includes += (_WITHOUT_CCCL,)
     return Wheels(torch / "lib", includes, _program("gcc"), _program("nm"), _versions())
 

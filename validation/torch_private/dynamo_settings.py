@@ -16,6 +16,7 @@ import torch._dynamo as dynamo
 from torch._C._dynamo import eval_frame
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import convert_frame, trace_rules
+from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.backends import registry
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import counters, get_traced_code
@@ -27,8 +28,27 @@ from torch.nn.utils.rnn import pad_packed_sequence
 def dynamo_settings(settings: dict[str, Any]) -> Iterator[None]:
     """Dynamo's own settings for what is compiled in the block, and only for that."""
     known = {name: value for name, value in settings.items() if hasattr(dynamo.config, name)}
+    _log_no_functions()
     with dynamo.config.patch(known):
         yield
+
+
+@cache
+def _log_no_functions() -> None:
+    """Keep functions that are settings out of what torch writes down of a compilation.
+
+    torch before 2.13 sorts and writes down the functions of `without_logging`, fails, and tells of
+    that by a traceback for every compilation; later it leaves them out.
+    """
+    asked = getattr(dynamo_utils, "_get_dynamo_config_for_logging", None)
+    if asked is None:
+        return
+    @wraps(asked)
+    def without_functions() -> Any:
+        with dynamo.config.patch(ignore_logging_functions=set()):
+            return asked()
+
+    dynamo_utils._get_dynamo_config_for_logging = without_functions
 
 
 _wanted: ContextVar[dict[str, Any] | None] = ContextVar("settings of traces", default=None)
@@ -86,9 +106,8 @@ def without_logging(names: Iterable[str]) -> dict[str, Any]:
     that a name may be missing.
     """
     methods = {getattr(logging.Logger, name) for name in names if hasattr(logging.Logger, name)}
-    methods |= getattr(dynamo.config, "ignore_logging_functions", set())
-    # The second is how torch before 2.13 calls the first.
-    return dict.fromkeys(("ignore_logging_functions", "ignore_logger_methods"), methods)
+    methods |= dynamo.config.ignore_logging_functions
+    return {"ignore_logging_functions": methods}
 
 
 def graph_breaks() -> Mapping[str, int]:

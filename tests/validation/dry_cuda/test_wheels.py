@@ -17,6 +17,7 @@ CUDA_12 = [
     "nvidia/cublas/include/cublas_v2.h",
     "nvidia/cudnn/include/cudnn.h",
 ]
+CUDA_13_TARGET = "nvidia/cu13/include/nv/target"
 CUDA_13 = ["nvidia/cu13/include/cuda_runtime_api.h", "nvidia/cudnn/include/cudnn.h"]
 
 
@@ -32,17 +33,24 @@ def installed(folder, files):
 
 @pytest.mark.skipif(not (shutil.which("gcc") and shutil.which("nm")), reason="no gcc or no nm")
 @pytest.mark.parametrize(
-    ("files", "cuda"), [(CUDA_12, 12), (CUDA_13, 13), (CUDA_12 + CUDA_13, 13)], ids=str
+    ("files", "cuda"),
+    [(CUDA_12, 12), (CUDA_13, 13), ([*CUDA_13, CUDA_13_TARGET], 13), (CUDA_12 + CUDA_13, 13)],
+    ids=str,
 )
 def test_headers_are_those_of_the_wheels_for_cuda(tmp_path, files, cuda):
-    """CUDA 12 has a folder for each part, and lacks a file that its headers include."""
+    """CUDA 12 has a folder for each part, and lacks a file that its headers include.
+
+    So do the wheels of CUDA 13 for torch 2.11.
+    """
     wheels = find_wheels(installed(tmp_path, TORCH + files))
     folders = [
         str(path.relative_to(tmp_path)) for path in wheels.includes if tmp_path in path.parents
     ]
     assert ("nvidia/cu13/include" in folders) == (cuda == 13)
     assert ("nvidia/cublas/include" in folders) == (cuda == 12)
-    assert any((path / "nv" / "target").is_file() for path in wheels.includes) == (cuda == 12)
+    targets = [path for path in wheels.includes if (path / "nv" / "target").is_file()]
+    assert len(targets) == 1
+    assert (tmp_path in targets[0].parents) == (CUDA_13_TARGET in files)
 
 
 def test_a_missing_header_is_named(tmp_path):

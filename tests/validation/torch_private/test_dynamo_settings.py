@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import pytest
@@ -205,3 +206,13 @@ def test_a_backend_is_asked_for_where_something_is_compiled_for_it():
     assert not was_asked_for("no such backend")
     torch.compile(nn.Linear(1, 1), backend="eager")
     assert was_asked_for("eager")
+
+
+def test_functions_that_are_settings_are_not_written_down(caplog):
+    """torch before 2.13 told by a traceback, at each compilation, that it cannot sort them."""
+    functions = {functools.cache(print), functools.cache(len)}
+    torch._dynamo.reset()
+    with dynamo_settings({"ignore_logging_functions": functions}):
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        assert torch._dynamo.config.ignore_logging_functions == functions
+    assert not [row for row in caplog.records if row.levelname == "ERROR"]
