@@ -343,6 +343,7 @@ def test_transformers_holds_the_inputs_of_layers_on_the_host(monkeypatch):
     assert "save_on_cpu" in code.co_names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.8, 0.9])
 def test_what_selective_checkpointing_holds_on_the_host_is_copied_and_not_run_again(share):
     """A copy out for every output that the host holds; products repeat as in the simulation."""

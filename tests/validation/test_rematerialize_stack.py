@@ -130,6 +130,7 @@ def _fsdp(rank):
         torch.testing.assert_close(one.grad.full_tensor(), other.grad)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::schedsim.validation.whole_step.step_capture.BlockLevelWarning")
 def test_fully_sharded_blocks_run_at_the_block_level():
     """The op level needs whole parameters, and says so; blocks gather theirs when they run."""

@@ -132,6 +132,7 @@ def test_what_certificates_do_not_speak_of_is_refused():
         certify(replace(chain, static_bytes=1), schedsim.plan(chain, 26))
 
 
+@pytest.mark.slow
 def test_a_proof_by_intervals_of_many_lengths():
     """A tight chain, where they prove more: the proof says so, and is none without."""
     ones, twos = [1] * 10, [2] * 10

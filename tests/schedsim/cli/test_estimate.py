@@ -12,6 +12,7 @@ from schedsim.workloads import WorkloadOptions, build_workload
 from schedsim.workloads.devices import device_names, get_device
 
 
+@pytest.mark.slow
 def test_every_device_has_a_row_that_plan_agrees_with(capsys):
     """By memory; state and peak are those of the workload, overheads those of a plan in there."""
     assert run(["estimate", "--preset", "gpt2-xl", "--batch", "8", "--json"]) == 0

@@ -195,6 +195,7 @@ def signals(convolution):
     return model, (torch.randn(2, 2, 8), torch.randn(2, 1)), nn.functional.mse_loss
 
 
+@pytest.mark.slow
 def test_a_step_that_looks_at_storages_stays_as_it_is():
     """What `as_strided` shows depends on how its tensor lies in memory."""
 

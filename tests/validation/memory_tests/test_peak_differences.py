@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiers import slow_where
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -18,7 +19,7 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", slow_where(STORIES, lambda story: "compile" in story))
 def test_three_stories_are_told_in_the_first_line(story):
     """Each before is quiet beside itself; each after is more, and its first line says why."""
     before, after = (step_peak(build) for build in STORIES[story])

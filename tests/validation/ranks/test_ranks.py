@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.ranks.one_plan import plan_hash  # noqa: E402
 from schedsim.validation.ranks.ranks import ALONE  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -202,7 +203,10 @@ def _failing_run(rank, where):
     return [*found, said(step)]
 
 
-@pytest.mark.parametrize("where", ["forward", "backward", "watch", "in place"])
+@pytest.mark.parametrize(
+    "where",
+    slow_where(["forward", "backward", "watch", "in place"], lambda where: where != "backward"),
+)
 def test_a_rank_that_fails_in_a_step_fails_all(where):
     """The other stands in a collective, and hears why within seconds; not from gloo, if at all.
 

@@ -112,6 +112,7 @@ def _by_blocks(rank):
     return all(map(torch.equal, found, wanted))
 
 
+@pytest.mark.slow
 def test_modules_around_the_blocks_hang_on_no_others_hooks():
     """The wrapper was told twice of each parameter, as the first block hung on all of them."""
     assert run_ranks(_by_blocks, 2) == [True, True]

@@ -78,7 +78,7 @@ def outcome(model, loss, setting=None):
 @pytest.mark.parametrize(
     ("layer", "setting", "form"),
     [
-        (Attention, by_math, "op"),
+        pytest.param(Attention, by_math, "op", marks=pytest.mark.slow),
         (Attention, by_math, "block"),
         pytest.param(Attention, by_math, "in place", marks=pytest.mark.slow),
         (Thirds, float64, "op"),
