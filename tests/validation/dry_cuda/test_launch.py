@@ -26,6 +26,7 @@ def cuda_build(folder: Path) -> list[str]:
         "torch/__init__.py",
         "torch/lib/libtorch_cuda.so",
         "nvidia/cu13/include/cuda_runtime_api.h",
+        "nvidia/cu13/include/nv/target",
         "nvidia/cudnn/include/cudnn.h",
         "triton/__init__.py",
         "triton/backends/nvidia/include/crt/host_defines.h",
