@@ -225,7 +225,7 @@ def made_up_tensors(
     numbers |= _packed_rows(program, call) | _longest(program, call)
     states: dict[int, torch.Tensor] = {}
     packet = getattr(call.target, "overloadpacket", None)
-    has_pivots, is_definite = packet in _PIVOTED, packet is torch.ops.aten.cholesky
+    has_pivots, is_definite = packet in _PIVOTED, packet in _OF_DEFINITE
 
     def make(value: int) -> torch.Tensor:
         v = program.values[value]
@@ -272,6 +272,8 @@ def _outputs_of(program: Program, call: Call, device: torch.device) -> dict[int,
     return {v: one for v, one in rows if _is_random_state(program, program.values[v])}
 
 
+# torch 2.15 has no such op any longer; `torch.linalg.cholesky` is another.
+_OF_DEFINITE = tuple(it for it in (getattr(torch.ops.aten, "cholesky", None),) if it)
 _PIVOTED = (
     torch.ops.aten.linalg_lu_solve,
     torch.ops.aten.lu_unpack,

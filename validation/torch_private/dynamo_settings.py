@@ -43,6 +43,7 @@ def _log_no_functions() -> None:
     asked = getattr(dynamo_utils, "_get_dynamo_config_for_logging", None)
     if asked is None:
         return
+
     @wraps(asked)
     def without_functions() -> Any:
         with dynamo.config.patch(ignore_logging_functions=set()):
