@@ -47,7 +47,7 @@ def _dropout(input: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
     """The rule for dropout; a call may name its arguments, which are torch's."""
     if not train or p == 0:
         return input
-    dropped: torch.Tensor = torch.ops.aten.native_dropout(input, p, train)[0]
+    dropped: torch.Tensor = torch._decomp.decompositions.dropout(input, p, train)
     return dropped
 
 
