@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -397,11 +397,6 @@ def _ranks_of(model: Any) -> Ranks:
     return ranks_of(inside(model))
 
 
-def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
 def _unpacked(
     model: nn.Module, inputs: Any, device: str | None, in_place: bool = False
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -417,10 +412,11 @@ def _unpacked(
         raise SchedsimError("the model is rematerialized already", hint="call its replan(budget)")
     if next(model.parameters(), None) is None:
         raise UnsupportedError("the model has no parameters", hint="there is nothing to train")
-    lazy = [name for name, it in _tensors_of(model) if is_lazy(it)]
-    if lazy:
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    lazy = next((name for name, it in tensors if is_lazy(it)), None)
+    if lazy is not None:
         raise SchedsimError(
-            f"the model's {lazy[0]} has no shape yet, as lazy modules have none before a forward",
+            f"the model's {lazy} has no shape yet, as lazy modules have none before a forward",
             hint="call the model once on an input, without gradients",
         )
     if isinstance(inputs, DataLoader):

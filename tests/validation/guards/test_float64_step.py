@@ -176,6 +176,25 @@ def test_a_buffer_that_is_zero_but_for_rounding_has_no_digits_to_agree_in(seed):
     assert "buffer mean" in str(difference("plain", "wrong"))
 
 
+def difference(model, x, way):
+    """What differs between the plain step of `model` and that in `way`, and what judged it."""
+
+    def step_of(module, way):
+        def step(x):
+            module.way = way
+            return module(x)
+
+        return step
+
+    def results(nudge):
+        wide = in_float64(model, nudge)
+        return Both(wide, None, None).results(step_of(wide, "plain"), in_float64((x,), nudge), {})
+
+    both, exact = Both(model, None, None), Float64Step(results)
+    steps = step_of(model, "plain"), step_of(model, way)
+    return both.difference(*steps, (x,), {}, rounded=True, exact=exact), exact
+
+
 class GateAtZero(nn.Module):
     """A gate whose input is zero but for rounding: another order of additions closes it.
 
@@ -214,26 +233,10 @@ def test_a_gate_that_rounding_opens_or_closes_is_no_difference(mask):
         model.register_buffer("mask", mask)
     assert 2 < model.threshold < 4  # where a unit in the last place is 2**-22
 
-    def step_of(module, way):
-        def step(x):
-            module.way = way
-            return module(x)
-
-        return step
-
-    def results(nudge):
-        wide = in_float64(model, nudge)
-        return Both(wide, None, None).results(step_of(wide, "plain"), in_float64((x,), nudge), {})
-
-    def difference(way):
-        both, exact = Both(model, None, None), Float64Step(results)
-        steps = step_of(model, "plain"), step_of(model, way)
-        return both.difference(*steps, (x,), {}, rounded=True, exact=exact), exact
-
-    found, exact = difference("other order")
+    found, exact = difference(model, x, "other order")
     assert found is None
     assert exact.nudged_off > 1e-3 > 1e-6 > exact.plain_off
-    found, exact = difference("wrong")
+    found, exact = difference(model, x, "wrong")
     assert found is not None
     assert not exact.accepted
 
@@ -316,26 +319,10 @@ def test_a_row_that_rounding_sends_to_another_expert_is_no_difference():
     x = torch.rand(3, 4) + 0.5
     model = Routed(x)
 
-    def step_of(module, way):
-        def step(x):
-            module.way = way
-            return module(x)
-
-        return step
-
-    def results(nudge):
-        wide = in_float64(model, nudge)
-        return Both(wide, None, None).results(step_of(wide, "plain"), in_float64((x,), nudge), {})
-
-    def difference(way):
-        both, exact = Both(model, None, None), Float64Step(results)
-        steps = step_of(model, "plain"), step_of(model, way)
-        return both.difference(*steps, (x,), {}, rounded=True, exact=exact), exact
-
-    found, exact = difference("other order")
+    found, exact = difference(model, x, "other order")
     assert found is None
     assert exact.nudged_off > 0.1
-    found, exact = difference("wrong")
+    found, exact = difference(model, x, "wrong")
     assert found is not None
     assert not exact.accepted
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import weakref
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,6 +46,21 @@ It returns what Dynamo calls, and the part behind it.
 """
 
 _MOST_LAYOUTS = 8
+
+
+@contextmanager
+def second_trace(
+    session: Session, examples: Sequence[Any], forward: Autocast, backward: Autocast
+) -> Iterator[None]:
+    """Within it, a graph is traced again for `examples`, its halves in these autocasts."""
+    with (
+        session.tracing(),
+        tracing_again(examples),
+        torch.enable_grad(),
+        forward.entered(),
+        backward_within(backward),
+    ):
+        yield
 
 
 class GradientLayouts:
@@ -165,13 +180,7 @@ class GradientLayouts:
         outputs = [it.output for it in self._part.given]
         known = len(self._session.parts)
         try:
-            with (
-                self._session.tracing(),
-                tracing_again(self._examples),
-                torch.enable_grad(),
-                self._autocast.entered(),
-                backward_within(autocast),
-            ):
+            with second_trace(self._session, self._examples, self._autocast, autocast):
                 call, part = self._trace(self._examples, dict(zip(outputs, layout, strict=True)))
         except Exception:  # copies and zeros are right within rounding
             part = None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...autocasts import Autocast, backward_within
-from ...torch_private.dynamo_graphs import tracing_again
+from ...autocasts import Autocast
 from ...torch_private.fake_tensors import without_memory
 from ...torch_private.graph_halves import compiled_in_halves
 from ...torch_private.graph_roles import output_roles
+from .gradient_layouts import second_trace
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -60,13 +60,7 @@ class OwnZeros:
             return SimpleNamespace(forward=None, backward=None)
 
         try:
-            with (
-                self._session.tracing(),
-                tracing_again(self._examples),
-                torch.enable_grad(),
-                self._autocast.entered(),
-                backward_within(autocast),
-            ):
+            with second_trace(self._session, self._examples, self._autocast, autocast):
                 strides = {given[i].output: None for i in lacking}
                 compiled_in_halves(self._graph_module, self._examples, note, strides)
         except Exception:  # whatever a second trace raises
