@@ -24,7 +24,8 @@ def eager_kernels(inputs: Iterable[Any]) -> Iterator[None]:
 
     Its rule for dropout, before torch 2.15, copies the input where p is 0 and in evaluation mode. A
     plain step is given the input itself: it takes no bytes, and code that writes into the result
-    writes into the input.
+    writes into the input. Where p is 1 a plain step multiplies by zero, so that an infinity becomes
+    a NaN, and the rule gives zeros.
     """
     changed: list[tuple[Any, dict[Any, Any]]] = [(torch.ops.aten.dropout.default, _DROPOUT)]
     if not any(_has_open_size(value) for value in inputs):
@@ -45,10 +46,18 @@ def eager_kernels(inputs: Iterable[Any]) -> Iterator[None]:
 
 def _dropout(input: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
     """The rule for dropout; a call may name its arguments, which are torch's."""
-    if not train or p == 0:
+    if not train or p == 0 or _is_empty(input):
         return input
-    dropped: torch.Tensor = torch._decomp.decompositions.dropout(input, p, train)
+    if p == 1:
+        return input * torch.zeros((), dtype=input.dtype, device=input.device)
+    if input.is_complex():  # torch's rule, from 2.15 on, draws other numbers than the kernels
+        return input * torch.empty_like(input.real).bernoulli_(1 - p).div_(1 - p)
+    dropped: torch.Tensor = torch.ops.aten.native_dropout(input, p, train)[0]
     return dropped
+
+
+def _is_empty(given: torch.Tensor) -> bool:
+    return any(not isinstance(n, torch.SymInt) and n == 0 for n in given.shape)
 
 
 _DROPOUT = dict.fromkeys(_PLACES, _dropout)
