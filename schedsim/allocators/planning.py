@@ -46,6 +46,8 @@ _MOST_PLAYED = 10_000_000
 
 # Inner budgets closer than this share of the budget count as equal.
 _RESOLUTION = 0.005
+# Growing segments are worth naming where they reserve at most this share of the least budget.
+_WORTH = 0.97
 # How often the plan of least memory is measured, each time at the budget that it needs.
 _MOST_MEASURED = 4
 
@@ -343,7 +345,24 @@ def _leanest(
         return None, unknown
     if wanted == budget_bytes:
         return found, unknown
-    return None, replace(unknown, found_bytes=wanted, op=plan.binding_op)
+    growing = _reserved_by_growing(workload, plan, allocator, options)
+    return None, replace(
+        unknown,
+        found_bytes=wanted,
+        op=plan.binding_op,
+        growing_bytes=growing if growing is not None and growing < _WORTH * wanted else None,
+    )
+
+
+def _reserved_by_growing(
+    workload: Chain | Graph, plan: Plan, allocator: str, options: Mapping[str, Any]
+) -> int | None:
+    """What a plan reserves in segments that grow; ``None`` where they are none of the allocator."""
+    if allocator != "cuda-caching" or options.get("expandable_segments"):
+        return None
+    requests = requests_of_steps(plan.simulate(workload), measured_steps(workload))
+    given = {**options, "expandable_segments": True}
+    return play(requests, allocator, **given).peak_reserved_bytes
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from .show import percent, print_facts, print_json, print_table, working
 if TYPE_CHECKING:
     from ..workloads import Device, WorkloadOptions
 
-_SECONDS_EACH = 2.0
+_EFFORT_EACH = 2.0
+"""Work for each device, about seconds: the same plan on a busy machine."""
 
 
 @click.command(
@@ -144,7 +145,7 @@ def _outcome(workload: Any, device: Device, peak_bytes: int) -> dict[str, Any]:
     if peak_bytes <= device.memory_bytes:
         return {"fits": True, "status": "optimal", "overhead": 0.0, "peak_bytes": peak_bytes}
     try:
-        plan: Plan = try_plan(workload, device.memory_bytes, time_limit_s=_SECONDS_EACH)
+        plan: Plan = try_plan(workload, device.memory_bytes, effort=_EFFORT_EACH)
     except PlannerLimitError:
         return {"fits": False, "status": "unknown", "overhead": None, "peak_bytes": None}
     return {

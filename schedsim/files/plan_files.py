@@ -129,6 +129,8 @@ def _least_to_dict(least: LeastBudget) -> dict[str, Any]:
     item: dict[str, Any] = {"min_feasible_bytes": least.found_bytes, "binding_op": least.op}
     if least.floor_bytes:
         item["proven_least"] = {"floor_bytes": least.floor_bytes, "scope": str(least.scope)}
+    if least.growing_bytes is not None:
+        item["growing_bytes"] = least.growing_bytes
     return item
 
 
@@ -136,14 +138,15 @@ def _read_least(reader: Reader) -> LeastBudget:
     found = reader.take_optional_bytes("min_feasible_bytes")
     op = reader.take("binding_op", str, None)
     proven = reader.take_part("proven_least", _read_proven)
+    growing = reader.take_optional_bytes("growing_bytes", None)
     if proven is None:
-        return LeastBudget(found, op)
+        return LeastBudget(found, op, growing_bytes=growing)
     floor, scope = proven
     if found is not None and found < floor:
         raise InvalidWorkloadError(
             f"{floor} is more than min_feasible_bytes {found}", path="proven_least.floor_bytes"
         )
-    return LeastBudget(found, op, floor, scope)
+    return LeastBudget(found, op, floor, scope, growing)
 
 
 def _read_proven(item: Reader) -> tuple[int, Scope]:

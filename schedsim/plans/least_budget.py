@@ -23,6 +23,9 @@ class LeastBudget:
         Proven: no schedule of `scope` fits in less.
     scope
         The class of schedules for which `floor_bytes` is proven.
+    growing_bytes
+        What the schedule of `found_bytes` reserves where the segments of PyTorch's allocator grow,
+        if that is clearly less; ``None`` where it is not, or unknown.
 
     Examples
     --------
@@ -37,6 +40,7 @@ class LeastBudget:
     op: str | None = None
     floor_bytes: int = 0
     scope: Scope = ANY_SCHEDULE
+    growing_bytes: int | None = None
 
     @property
     def proven(self) -> bool:
@@ -57,6 +61,14 @@ class LeastBudget:
         if self.proven:
             return f"the proven least budget is {size} over {self.scope}{where}"
         return f"the least budget found is {size}{where}"
+
+    @property
+    def growing_hint(self) -> str:
+        """What growing segments would take, behind the least budget; empty where unknown."""
+        if self.growing_bytes is None:
+            return ""
+        size = format_bytes(self.growing_bytes)
+        return f"; about {size} with PYTORCH_ALLOC_CONF=expandable_segments:True"
 
     def refutes(self, budget_bytes: int) -> bool:
         """Whether it is proven that no schedule of `scope` fits in `budget_bytes`."""

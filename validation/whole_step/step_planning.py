@@ -261,7 +261,8 @@ def _feasible(captured: CapturedStep, plan: Plan, settings: Settings) -> Plan:
             plan=plan,
             hint=(f"budget={least}, " if least else "give more, ")
             + ("a smaller optimizer state, " if settings.optimizer else "")
-            + "accumulate='auto' (micro-batches), or chunk='auto'",
+            + "accumulate='auto' (micro-batches), or chunk='auto'"
+            + plan.least.growing_hint,
         )
     return plan
 

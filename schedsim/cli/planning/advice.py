@@ -76,7 +76,8 @@ def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None
     if plan.min_feasible_bytes is not None:
         least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
         # The exact number, because one rounded to three digits might be too small.
-        click.echo(f"hint: {least}: --mem {size_text(plan.min_feasible_bytes)}", err=True)
+        needed = f"--mem {size_text(plan.min_feasible_bytes)}{plan.least.growing_hint}"
+        click.echo(f"hint: {least}: {needed}", err=True)
     with working("looking at what would lower it"):
         rows = _changes(request, plan)
     if rows:

@@ -50,6 +50,20 @@ def test_a_budget_too_small_for_the_allocator_is_infeasible(layers):
         schedsim.plan(layers, least, allocator="cuda-caching")
 
 
+def test_a_refusal_names_what_growing_segments_would_reserve(layers):
+    """The number is the allocator's: with that setting there is a plan within it."""
+    least = try_plan(layers, 1, allocator="cuda-caching").least
+    assert least.growing_bytes < 0.97 * least.found_bytes
+    growing = {"expandable_segments": True}
+    given = {"allocator": "cuda-caching", "allocator_options": growing}
+    assert try_plan(layers, least.growing_bytes, **given).feasible
+    with pytest.raises(schedsim.InfeasibleBudgetError) as caught:
+        schedsim.plan(layers, 1, allocator="cuda-caching")
+    assert caught.value.hint.endswith(" with PYTORCH_ALLOC_CONF=expandable_segments:True")
+    for other in (given, {"allocator": "best-fit"}, {}):
+        assert try_plan(layers, 1, **other).least.growing_bytes is None
+
+
 def test_a_plan_file_keeps_the_allocator(layers, tmp_path):
     budget = int(0.3 * simulate(layers, Schedule.store_all(layers)).peak_bytes)
     plan = schedsim.plan(

@@ -100,5 +100,11 @@ def test_what_is_proven_of_the_least_budget_is_kept():
     again = from_dict(document)
     assert again.proven_infeasible
     assert again.least.scope == PERSISTENT
+    assert again.least.growing_bytes is None
     del document["proven_least"]
     assert not from_dict(document).proven_infeasible
+
+
+def test_what_growing_segments_need_is_kept():
+    plan = replace(NONE, least=replace(NONE.least, growing_bytes=12))
+    assert from_dict(to_dict(plan)).least == plan.least
