@@ -87,7 +87,7 @@ def _goes_to_lt(added: Value, one: Value, two: Value, beta: Any) -> bool:
     A vector is added by cuBLASLt itself, a whole matrix only in half precision.
     """
     inner, columns = two.shape
-    if inner < 2 or columns < 2 or added.stride[-1] != 1:
+    if inner < 2 or columns < 2 or not added.shape or added.stride[-1] != 1:
         return False
     whole = (one.shape[0], columns)
     if added.shape in ((columns,), (1, columns)):

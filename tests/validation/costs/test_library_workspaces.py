@@ -48,6 +48,7 @@ class Products(torch.nn.Module):
             torch.bmm(self.stack, self.stack),
             torch.addmv(vector, square, vector),
             torch.addmm(one, one, square),
+            torch.addmm(vector.sum(), one, square),
             torch.addmm(one[:1], one, square),
             torch.addmm(vector, one, square, beta=0.5),
             torch.addmm(vector, one, square, alpha=0.5),
@@ -80,6 +81,18 @@ def test_each_product_of_a_device_elsewhere_has_its_workspace(device, most):
         "aten.addmm.default": min(most, LT_BYTES),
         "aten.mm.default": most,
     }
+
+
+def test_a_number_that_is_added_to_a_product_is_cublas_own():
+    """It has no stride that could be looked at."""
+
+    class Shifted(torch.nn.Linear):
+        def forward(self, x):
+            return torch.addmm(self.bias.sum(), x, self.weight).sum()
+
+    captured = capture(Shifted(64, 64), torch.randn(32, 64), kernels="cuda")
+    found = workspaces(captured, roofline_costs(captured, "h100"))
+    assert ("aten.addmm.default", HOPPER_BYTES) in found
 
 
 @pytest.mark.skipif(
