@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
+from .folded_products import folded_products
+
 _PLACES = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
@@ -25,7 +27,7 @@ def eager_kernels(inputs: Iterable[Any]) -> Iterator[None]:
     Its rule for dropout, before torch 2.15, copies the input where p is 0 and in evaluation mode. A
     plain step is given the input itself: it takes no bytes, and code that writes into the result
     writes into the input. Where p is 1 a plain step multiplies by zero, so that an infinity becomes
-    a NaN, and the rule gives zeros.
+    a NaN, and the rule gives zeros. Products of batches are folded as in a plain step.
     """
     changed: list[tuple[Any, dict[Any, Any]]] = [(torch.ops.aten.dropout.default, _DROPOUT)]
     if not any(_has_open_size(value) for value in inputs):
@@ -37,7 +39,8 @@ def eager_kernels(inputs: Iterable[Any]) -> Iterator[None]:
         op.py_kernels.update({place: rules[place] for place in places if place in rules})
         op._dispatch_cache.clear()
     try:
-        yield
+        with folded_products():
+            yield
     finally:
         for op, rules in before:
             op.py_kernels.update(rules)
