@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.torch_private.fake_tensors import fake_mode  # noqa: E402
 from schedsim.validation.torch_private.kernel_layouts import true_layouts  # noqa: E402
+from torch import nn  # noqa: E402
 
 INPUTS = {
     "in order": lambda: torch.randn(4, 3, 5),
@@ -114,6 +115,125 @@ def test_backwards_of_losses(name, more, form):
         with true_layouts(), mode:
             faked = op(*map(mode.from_tensor, given), *more).stride()
         assert faked == op(*given, *more).stride()
+
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ],
+    ),
+]
+aten = torch.ops.aten
+ON_BOTH = {
+    "hardswish_backward": lambda x: aten.hardswish_backward(x.contiguous(), x),
+    "hardtanh_backward": lambda x: aten.hardtanh_backward(x, x.contiguous(), -1.0, 1.0),
+    "logit_backward": lambda x: aten.logit_backward(x.contiguous(), x),
+    "huber_loss_backward": lambda x: aten.huber_loss_backward(x.sum(), x, x, 1, 1.0),
+    "smooth_l1_loss_backward": lambda x: aten.smooth_l1_loss_backward(x.sum(), x, x, 1, 1.0),
+    "log_sigmoid_forward": lambda x: aten.log_sigmoid_forward(x)[0],
+    "glu_backward": lambda x: aten.glu_backward(x, torch.cat([x, x], -1), -1),
+    "glu_backward of a slice": lambda x: aten.glu_backward(x.contiguous(), torch.cat([x, x], 0), 0),
+    "pow": lambda x: torch.pow(2.0, x),
+    "copysign": lambda x: torch.copysign(x, torch.ones((), device=x.device)),
+    "div": lambda x: torch.div(x, torch.ones((), device=x.device), rounding_mode="floor"),
+    "floor_divide": lambda x: x // torch.ones((), device=x.device),
+    "logaddexp": lambda x: torch.logaddexp(x.contiguous()[:1], x),
+    "logical_and": lambda x: torch.logical_and(x.contiguous()[:1], x),
+    "heaviside": lambda x: torch.heaviside(x.contiguous()[:1], x),
+    "xlogy": lambda x: torch.xlogy(x, x.contiguous()),
+    "xlog1py": lambda x: torch.special.xlog1py(x, x.contiguous()),
+    "normal": lambda x: torch.normal(x, x),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("form", INPUTS)
+@pytest.mark.parametrize("name", ON_BOTH)
+def test_results_of_ops(name, form, device):
+    """Of inputs in several layouts, on the CPU and on CUDA."""
+    op, x = ON_BOTH[name], INPUTS[form]().sigmoid().to(device)
+    with torch.no_grad():
+        expected = op(x)
+        mode = fake_mode()
+        with true_layouts(), mode:
+            faked = op(mode.from_tensor(x))
+    assert (faked.shape, faked.dtype, faked.stride()) == (
+        expected.shape,
+        expected.dtype,
+        expected.stride(),
+    )
+
+
+IMAGES = {
+    "shuffled": lambda x: torch.channel_shuffle(x, 2),
+    "padded, backward": lambda x: aten.replication_pad2d_backward(
+        nn.functional.pad(x, (1, 1, 1, 1), mode="replicate").contiguous(), x, [1, 1, 1, 1]
+    ),
+    "unpooled": lambda x: nn.functional.max_unpool2d(
+        x, torch.arange(x[0, 0].numel(), device=x.device).view(x.shape[2:]).expand(x.shape) * 2, 2
+    ),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name, is_last, device):
+    """They stay channels-last where the kernel leaves them so."""
+    x = torch.randn(2, 6, 4, 5, device=device)
+    x = x.contiguous(memory_format=torch.channels_last) if is_last else x
+    mode = fake_mode()
+    with true_layouts(), mode:
+        faked = IMAGES[name](mode.from_tensor(x)).stride()
+    assert faked == IMAGES[name](x).stride()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_last", [True, False])
+@pytest.mark.parametrize("channels", [2, 6])
+def test_enlarged_images(channels, is_last, device):
+    """They stay channels-last."""
+    x = torch.randn(2, channels, 4, 5, device=device)
+    x = x.contiguous(memory_format=torch.channels_last) if is_last else x
+    for given, way in ((x, "bilinear"), (x.unsqueeze(2), "trilinear")):
+        size = [7] * (given.dim() - 2)
+
+        def made(it, size=size, way=way):
+            return nn.functional.interpolate(it, size=size, mode=way).stride()
+
+        mode = fake_mode()
+        with true_layouts(), mode:
+            faked = made(mode.from_tensor(given))
+        assert faked == made(given)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_batch_norm_of_a_transposed_sequence_runs_by_its_schedule(device):
+    """Its backward's kernel writes in the order of dimensions, whatever the input's."""
+
+    class Features(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm = nn.Linear(6, 8), nn.BatchNorm1d(8)
+            self.last = nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.last(self.norm(self.first(x).transpose(1, 2)).transpose(1, 2).relu())
+
+    torch._dynamo.reset()
+    model, x = Features().to(device), torch.randn(4, 5, 6, device=device)
+    model(x).sum().backward()
+    expected = [it.grad.clone() for it in model.parameters()]
+    model.zero_grad()
+    step = torch.compile(model, backend="schedsim", options={"budget": "1GB"})
+    step(x).sum().backward()
+    for it, gradient in zip(model.parameters(), expected, strict=True):
+        assert it.grad.stride() == gradient.stride()
+        assert device == "cuda" or torch.equal(it.grad, gradient)  # it may be a dry one
 
 
 def backward_of_loss(given, x, target):
