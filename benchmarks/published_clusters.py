@@ -7,8 +7,8 @@ order of the pipeline and recomputation. Nothing lies on the host. Both times ar
 use. The memory is the device's, or what the run's own prediction reserves where that is more.
 
 Each run is searched in a process of its own, which ends after ``--minutes`` of processor time. Rows
-are kept in published-clusters.jsonl as they come; a row whose run another checkout predicted with
-other numbers is made again.
+are kept in published-clusters.jsonl as they come; a row is made again where its run, or the step
+that was chosen, is predicted with other numbers by now.
 
     PYTHONPATH=. python benchmarks/published_clusters.py
 """
@@ -25,13 +25,15 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import schedsim
 from schedsim.clusters.joint_choice import ClusterChoice, choose
+from schedsim.clusters.prediction import ClusterPrediction
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "benchmarks/results/published-clusters.jsonl"
@@ -43,9 +45,9 @@ _CHOSEN = (
     "schedule",
     "num_chunks",
     "recompute",
-    "regather",
     "zero_stage",
 )
+"""Fields of `Training` that the search chooses."""
 _MEMORY = {"h100-96gb": 95.0396 * 2**30, "h100-80gb": 80e9, "a100-80gb": 80e9}
 
 
@@ -129,6 +131,10 @@ class SearchedRun:
         Degrees, micro-batches and recomputation.
     unfinished
         Whether the search was ended before it had an answer.
+    choice
+        What was chosen, as options of `schedsim.cluster`; empty where nothing fits.
+    chosen_reserved_bytes
+        Reserved bytes of the fullest rank of the chosen step.
     """
 
     run: str
@@ -141,6 +147,22 @@ class SearchedRun:
     processor_s: float = 0.0
     chosen: str = ""
     unfinished: bool = False
+    choice: dict[str, Any] = field(default_factory=dict)
+    chosen_reserved_bytes: int = 0
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run that the search does not choose."""
+    left = {k: v for k, v in options.items() if k not in (*_DEGREES, *_CHOSEN)}
+    if "libraries" in left:  # heads that are gathered whole only take longer
+        left["libraries"] = replace(left["libraries"], whole_heads=False)
+    return left
+
+
+def told(recompute: str) -> str:
+    """A setting of many pipeline ranks, with how many in turn have the same."""
+    runs = [(policy, len(list(group))) for policy, group in groupby(recompute.split("/"))]
+    return "/".join(f"{policy} x{count}" if count > 1 else policy for policy, count in runs)
 
 
 def _searched(
@@ -149,9 +171,6 @@ def _searched(
     its = schedsim.cluster(model, device=device, **options)
     devices = math.prod(options.get(degree, 1) for degree in _DEGREES if degree != "expert")
     data = options.get("fsdp", 1) * options.get("replicate", 1)
-    left = {k: v for k, v in options.items() if k not in (*_DEGREES, *_CHOSEN)}
-    if "libraries" in left:  # heads that are gathered whole only take longer
-        left["libraries"] = replace(left["libraries"], whole_heads=False)
     began = time.process_time()
     found: ClusterChoice = choose(
         model,
@@ -161,7 +180,7 @@ def _searched(
         device=device,
         effort=effort,
         offload=False,
-        **left,
+        **_given(options),
     )
     took = time.process_time() - began
     own = (name, devices, its.step_s, its.reserved_bytes, effort)
@@ -174,8 +193,21 @@ def _searched(
         if getattr(best.degrees, degree) > 1
     ]
     training = best.training
-    words += [f"{training.num_micro_batches} micro-batches", f"recompute {training.recompute}"]
-    return SearchedRun(*own, best.step_s, found.lower_bound_s, took, ", ".join(words))
+    words += [
+        f"{training.num_micro_batches} micro-batches",
+        f"recompute {told(training.recompute)}",
+    ]
+    choice = {degree: getattr(best.degrees, degree) for degree in _DEGREES}
+    choice |= {name: getattr(training, name) for name in _CHOSEN}
+    return SearchedRun(
+        *own,
+        best.step_s,
+        found.lower_bound_s,
+        took,
+        ", ".join(words),
+        choice=choice,
+        chosen_reserved_bytes=best.reserved_bytes,
+    )
 
 
 def _search_apart(queue: Any, minutes: float, *arguments: Any) -> None:
@@ -257,11 +289,28 @@ def page(rows: list[SearchedRun], effort: int, minutes: float, missing: Sequence
 def is_current(
     row: SearchedRun, model: str, device: str, options: dict[str, Any], minutes: float
 ) -> bool:
-    """Whether another search would say the same, as far as the run's own numbers tell."""
+    """Whether the run and the step that was chosen for it are still predicted with these numbers.
+
+    What another search would choose by now, this does not tell.
+    """
     if row.unfinished and 60 * minutes > row.processor_s:
         return False
     its = schedsim.cluster(model, device=device, **options)
-    return (row.its_s, row.its_reserved_bytes) == (its.step_s, its.reserved_bytes)
+    if not _alike(its, row.its_s, row.its_reserved_bytes):
+        return False
+    if not row.chosen_s:
+        return True
+    if not row.choice:
+        return False
+    ours = schedsim.cluster(model, device=device, **_given(options), **row.choice)
+    return _alike(ours, row.chosen_s, row.chosen_reserved_bytes)
+
+
+def _alike(found: ClusterPrediction, step_s: float, reserved_bytes: int) -> bool:
+    """But for rounding."""
+    return math.isclose(found.step_s, step_s, rel_tol=1e-9) and (
+        found.reserved_bytes == reserved_bytes
+    )
 
 
 def main() -> None:

@@ -6,7 +6,8 @@ whole space in this model. In each candidate, every pipeline rank recomputes as 
 fit: the first entry of `RecomputeLadder` that does. A faster stage delays nothing, and no later
 entry is faster than this one would be if its copies to the host cost nothing. So the step without
 the cost of copies bounds every other choice from the same list; where copies wait, the choice
-without offloading is simulated too.
+without offloading is simulated too. Ranks of a long pipeline skip an entry that seems too large
+after it was tried on another rank; where one was skipped, the bound of the candidate stays.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
 from .training import Training
 
-EFFORT_LAYERS = 600
+EFFORT_LAYERS = 1000
 """Layers x micro-batches that are simulated for one unit of effort: about a second on one core.
 
 Work is counted, not timed, so that the same search ends with the same result everywhere.
 """
+
+MOST_TRIED = 8
+"""Each rank of a pipeline of at most so many tries every entry that may fit it by its bound."""
 
 ROOM = 5
 """Candidates come first that fit with a fifth of the budget left for what no bound counts.
@@ -122,6 +126,8 @@ class _Search:
         )
         self.uniform = framework is not None  # frameworks have one setting for all ranks
         self.least_bytes: int | None = None
+        self.skipped = False  # whether the last choice left an entry out that may fit
+        self._beyond: dict[str, int] = {}  # entry -> reserved bytes beyond the bound, of some rank
         self._memories: dict[tuple[Degrees, Training, int], RankMemory] = {}
         self.num_layers = 0  # of all simulations so far, once for each micro-batch: the work
 
@@ -133,6 +139,8 @@ class _Search:
         ``None`` if none fits, or if none that may fit takes less than `best_s` seconds.
         """
         degrees, training = candidate.degrees, candidate.training
+        self.skipped = False
+        self._beyond.clear()
         stages = split_stages(self.model, degrees, training)
         sizes = [
             max(len(stage.layers) for stage in rank_stages(stages, degrees, rank))
@@ -144,10 +152,15 @@ class _Search:
             return self._fitted_alike(candidate, best_s, max(sizes), order)
         found = list(candidate.least)
         for rank in order:
-            # Every entry before it is tried: what the allocator reserves need not fall with each.
-            for recompute in entries_of(self.ladder, candidate, sizes[rank], offload=offload):
+            # Entries before it are tried: what the allocator reserves need not fall with each.
+            entries = entries_of(self.ladder, candidate, sizes[rank], offload=offload)
+            for recompute in entries:
+                if recompute != entries[-1] and self._seems_too_large(candidate, rank, recompute):
+                    self.skipped = True
+                    continue
                 found[rank] = recompute
-                if recompute != "none" and self._least_s(candidate, found) >= best_s:
+                known = recompute in ("none", candidate.least[rank])
+                if not known and self._least_s(candidate, found) >= best_s:
                     return None
                 if self._fits(candidate, rank, recompute):
                     break
@@ -173,6 +186,7 @@ class _Search:
         ``None`` as in `fitted`.
         """
         training = self.fitted(candidate, best_s)
+        skipped = self.skipped
         if training is None:
             return None
         if training.recompute == "none":
@@ -180,7 +194,7 @@ class _Search:
         step_s = bound_s = self.step_s(candidate, training)
         free = without_host(training.recompute)
         if free == training.recompute:
-            return _Fitted(step_s, step_s, training)
+            return _Fitted(step_s, candidate.bound_s if skipped else step_s, training)
         free = _of_ranks(free.split("/"))
         bound_s = least_s
         if free != "none":
@@ -190,7 +204,9 @@ class _Search:
             other_s = step_s if other is None else self.step_s(candidate, other)
             if other is not None and other_s < step_s:
                 step_s, training = other_s, other
-        return _Fitted(step_s, min(bound_s, step_s), training)
+        self.skipped = skipped
+        least_s = candidate.bound_s if skipped else bound_s
+        return _Fitted(step_s, min(least_s, bound_s, step_s), training)
 
     def is_slower(self, candidate: StepSettings, best_s: float) -> bool:
         """Whether it takes `best_s` or more with what its memory bound demands, simulated.
@@ -234,6 +250,8 @@ class _Search:
     def step_s(self, candidate: StepSettings, training: Training) -> float:
         """Seconds of the step of `candidate` with the recomputation of `training`."""
         degrees = candidate.degrees
+        if self.bounds.is_exact(degrees, training):
+            return self.bounds.time_s(degrees, training)
         micro = min(5, training.micro_batches(degrees)) if degrees.pipeline == 1 else 1
         self.num_layers += micro * self.model.num_layers
         return step_time(self.model, degrees, training, self.fabric).step_s
@@ -255,6 +273,16 @@ class _Search:
         recompute = without_host("/".join(every))
         return self.bounds.time_s(candidate.degrees, candidate.training, recompute)
 
+    def _seems_too_large(self, candidate: StepSettings, rank: int, recompute: str) -> bool:
+        """Whether a long pipeline is spared an entry that was tried on another rank.
+
+        Ranks differ little, so that what the allocator reserves beyond the bound does too.
+        """
+        if candidate.degrees.pipeline <= MOST_TRIED or recompute not in self._beyond:
+            return False
+        needed = self.bounds.memory_bytes(candidate.degrees, candidate.training, rank, recompute)
+        return needed + self._beyond[recompute] > self.budget_bytes
+
     def _fits(self, candidate: StepSettings, rank: int, recompute: str) -> bool:
         degrees = candidate.degrees
         training = replace(candidate.training, recompute=recompute)
@@ -270,6 +298,7 @@ class _Search:
             self.num_layers += layers * min(count, played)
             memory = rank_memory(self.model, degrees, training, self.fabric, rank)
             self._memories[degrees, training, rank] = memory
+            self._beyond[recompute] = memory.reserved_bytes - needed
             needed = memory.reserved_bytes
             if self.host_bytes is not None and memory.host_bytes > self.host_bytes:
                 return False
@@ -381,12 +410,14 @@ def choose(
             continue
         # Some that fit and are slower are shown beside the best one.
         shown = len({one.degrees for _, one, _ in fitting})
-        found = None
+        found, search.skipped = None, False
         if shown < _NUM_SHOWN or not search.is_slower(candidate, best_s):
             found = search.fastest(candidate, best_s, least_s)
         if (found is None or found.step_s > least_s) and (faster is None or least_s < faster[0]):
             faster = least_s, candidate
         if found is None:
+            if search.skipped:
+                left.append(candidate.bound_s)
             continue
         if found.bound_s < found.step_s:
             left.append(found.bound_s)

@@ -1,8 +1,8 @@
-"""A lower bound on the memory of a rank under FSDP2, without simulating it.
+"""A lower bound on the memory of a rank, without simulating it.
 
 Where a backward begins, a rank holds its state, what is gathered, what the micro-batches in flight
 keep, and the gradients of earlier ones. To this, the loss adds its copies of the logits, and the
-stage's last layer all that its backward reads, recomputed or kept, then its whole gradients.
+stage's last layer what its backward holds at its peak, then its whole gradients.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .training import Training
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """A layer under its policy: bytes of its input, of what it keeps, and of what its backward
-    reads."""
+    """A layer under its policy: bytes of its input, of what it keeps and reads, and of its own
+    tensors at the peak of its backward."""
 
     input_bytes: int
     kept_bytes: int
-    saved_bytes: int
+    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def least_bytes(
     count = training.micro_batches(degrees)
     played = min(count, representative_micro_batches(degrees, training) or count)
     order = (training.schedule, degrees.pipeline, played, training.num_chunks)
-    if degrees.pipeline > 1 or training.zero_stage == 2:
+    if degrees.pipeline > 1 or training.zero_stage == 2 or training.state != "fsdp2":
         return _with_gathered(degrees, training, rank, order, number, kept)
     return max(
         size
@@ -142,34 +142,41 @@ def _with_gathered(
     number: int,
     kept: list[KeptByStage],
 ) -> int:
-    """Where gathered parameters stay until the last micro-batch, and whole gradients are summed."""
+    """Where parameters stay until the last micro-batch, and whole gradients are summed."""
     moments = moment_tables(*order)[number]
-    played = order[2]
+    played, gathers = order[2], training.state == "fsdp2"
     # The input of a rank's first layer is a message's buffer, which may be resident.
-    resident = training.libraries.held_messages and training.state == "fsdp2"
+    resident = training.libraries.held_messages or not gathers
     held = [
         one.total_bytes - (one.first_input_bytes if resident and not stage.embedding else 0)
         for stage, one in zip(rank.stages, kept, strict=True)
     ]
-    sums = [sizes.layer_sums + sizes.end_sums for sizes in rank.sizes]
     total = rank.lasting_bytes + moments.in_flight @ np.array(held, dtype=np.int64)
-    total += moments.gathered @ np.array([one.gathered for one in rank.sizes], dtype=np.int64)
-    total += moments.summed @ np.array(sums, dtype=np.int64)
+    if gathers:
+        sums = [sizes.layer_sums + sizes.end_sums for sizes in rank.sizes]
+        total += moments.gathered @ np.array([one.gathered for one in rank.sizes], dtype=np.int64)
+        total += moments.summed @ np.array(sums, dtype=np.int64)
     most = 0
+    if degrees.pipeline > 1 and gathers and any(stage.head for stage in rank.stages):
+        # The last stage's outputs of all micro-batches, and once more in one.
+        most = rank.lasting_bytes + 2 * training.micro_batches(degrees) * _raw_bytes(training, rank)
     for k, (stage, one) in enumerate(zip(rank.stages, kept, strict=True)):
         here = moments.stage == k
         if not here.any():
             continue
         size = total[here]
         if stage.head:
-            if degrees.pipeline > 1:
+            if degrees.pipeline > 1 and gathers:
                 earlier = training.micro_batches(degrees) - played  # these are not played
                 size += (moments.num_outputs[here] - 1 + earlier) * _raw_bytes(training, rank)
-            most = max(most, int(size.max()) + _loss_bytes(degrees, training, rank))
-            size += (1 - moments.summed[here, k]) * (4 if played > 1 else 2) * rank.sizes[k].head
+            most = max(most, int(size.max()) + _loss_bytes(degrees, training, rank, stage))
+            if gathers:  # else gradients are resident, or not summed
+                each = 4 if played > 1 else 2
+                size += (1 - moments.summed[here, k]) * each * rank.sizes[k].head
+        if gathers and degrees.pipeline == 1:
+            size -= rank.each * rank.sizes[k].ends  # the last micro-batch reads them no more
         if one.last is not None:
-            again = max(0, one.last.saved_bytes - one.last.kept_bytes)
-            most = max(most, int(size.max()) + again)
+            most = max(most, int(size.max()) + one.last.peak_bytes - one.last.kept_bytes)
     return most
 
 
@@ -189,12 +196,13 @@ def _sharded(
     if moment.summed[0]:
         total += sizes.layer_shards + sizes.end_sums
         gradient = 0  # it is added in place
-    yield total + rank.each * sizes.ends + _loss_bytes(degrees, training, rank)
+    [stage] = rank.stages
+    yield total + rank.each * sizes.ends + _loss_bytes(degrees, training, rank, stage)
     ahead = rank.each * sizes.next_to_last  # gathered for the backward of the layer before
-    both = total + gradient + ahead + rank.part_bytes
-    yield both + max(0, last.saved_bytes - last.kept_bytes) + rank.each * sizes.last
-    # bf16 gradients of products, beside the fp32 buffer that they are packed into
-    yield both - last.input_bytes - last.kept_bytes + 4 * sizes.last
+    both = total + gradient + ahead
+    yield both + last.peak_bytes - last.kept_bytes + rank.each * sizes.last
+    # The gradient of its input, and the fp32 buffer that its gradients are packed into.
+    yield both + rank.part_bytes - last.input_bytes - last.kept_bytes + 4 * sizes.last
 
 
 def _raw_bytes(training: Training, rank: RankSizes) -> int:
@@ -202,6 +210,10 @@ def _raw_bytes(training: Training, rank: RankSizes) -> int:
     return rank.logits_bytes // (2 if whole else 6)
 
 
-def _loss_bytes(degrees: Degrees, training: Training, rank: RankSizes) -> int:
-    """Copies of the logits, what they were made from, and the last layer's output."""
-    return rank.logits_bytes + rank.part_bytes * degrees.tensor + rank.part_bytes
+def _loss_bytes(degrees: Degrees, training: Training, rank: RankSizes, stage: StageParts) -> int:
+    """Copies of the logits, what they were made from, and the last layer's output.
+
+    Without a layer, that output is a message, whose buffer may be resident.
+    """
+    output = rank.part_bytes if stage.layers else 0
+    return rank.logits_bytes + rank.part_bytes * degrees.tensor + output

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..dataflow.graph import Op
+from ..dataflow.graph import COMPUTE, Op
 from ..dataflow.streams import D2H, H2D
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
@@ -43,9 +43,14 @@ class _NameParts(NamedTuple):
 
     def of(self, number: int, micro: int) -> str:
         """The name in layer `number` and a micro-batch."""
+        first, last = self.around(number)
+        return first if last is None else f"{first}{micro}{last}"
+
+    def around(self, number: int) -> tuple[str, str | None]:
+        """What is before and after the micro-batch in layer `number`; ``None`` after no number."""
         if self.alone:
-            return f"{self.first}{number + self.after}"
-        return f"{self.first}{number + self.after} {micro}{self.last}"
+            return f"{self.first}{number + self.after}", None
+        return f"{self.first}{number + self.after} ", self.last
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class LayerOpsWriter(EndWriter):
         self.layer_codes: list[tuple[int, int]] = []
         self._op_of: dict[str, RankOp] = {}
         self._forms: dict[tuple[object, ...], _OpForm] = {}
+        self._shaped: dict[tuple[str, int, str], tuple[_OpForm, list[tuple[str, str | None]]]] = {}
         for stage in stages:
             policies = layer_policies(training, degrees, stage)
             self._policy |= dict(zip(stage.layers, policies, strict=True))
@@ -148,13 +154,11 @@ class LayerOpsWriter(EndWriter):
 
     def _instance(self, op: RankOp, number: int, micro: int, phase: str) -> Op:
         """The op of a micro-batch; `phase` may be ``again``, for a copy of an op of the forward."""
-        back = phase != "forward" and self._offloads(number)
-        # All that a name depends on beside its numbers.
-        key = op.name, phase, back, back and self._received(number), self.model.has_experts(number)
-        if key not in self._forms:
-            self._forms[key] = self._form(op, number, phase, back=back)
-        form = self._forms[key]
-        names = [one.of(number, micro) for one in form.names]
+        key = op.name, number, phase
+        if key not in self._shaped:
+            self._shaped[key] = self._in_layer(op, number, phase)
+        form, around = self._shaped[key]
+        names = [f"{one}{micro}{last}" if last is not None else one for one, last in around]
         full_name = f"{op.name} {number} {micro}{' again' if phase == 'again' else ''}"
         self._op_of[full_name] = op
         return Op.unchecked(
@@ -164,9 +168,21 @@ class LayerOpsWriter(EndWriter):
             op.workspace_bytes,
             tuple([names[k] for k in form.reads]),
             {names[k]: size for k, size in form.writes},
-            in_place={names[k]: names[j] for k, j in form.in_place},
+            in_place={names[k]: names[j] for k, j in form.in_place} if form.in_place else {},
             stream=form.stream,
         )
+
+    def _in_layer(
+        self, op: RankOp, number: int, phase: str
+    ) -> tuple[_OpForm, list[tuple[str, str | None]]]:
+        """The form of an op, and its names in a layer, around the number of the micro-batch."""
+        back = phase != "forward" and self._offloads(number)
+        # All that a name depends on beside its numbers.
+        key = op.name, phase, back, back and self._received(number), self.model.has_experts(number)
+        if key not in self._forms:
+            self._forms[key] = self._form(op, number, phase, back=back)
+        form = self._forms[key]
+        return form, [one.around(number) for one in form.names]
 
     def _form(self, op: RankOp, number: int, phase: str, *, back: bool) -> _OpForm:
         """What the instances of an op in all layers of a kind have in common."""
@@ -189,7 +205,7 @@ class LayerOpsWriter(EndWriter):
         message = op.stream != "compute"
         return _OpForm(
             op.link_s if message else op.compute_s(self.fabric) + op.link_s,
-            f"link:{op.stream}" if message else "compute",
+            f"link:{op.stream}" if message and not self.one_stream else COMPUTE,
             found,
             tuple(dict.fromkeys(reads)),
             tuple(written.items()),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from ..dataflow.graph import Op
 from ..pipelines.orders import Action
-from .layer_recompute import as_needed
+from .layer_spans import backward_ops
 from .rank_layers import LayerOpsWriter
 from .stages import StageParts
 from .tape import RankOp
@@ -191,14 +191,7 @@ class RankStep(LayerOpsWriter):
     def _backward_of_layer(self, number: int, micro: int) -> None:
         """The ops of a layer's backward, and those of its forward that run again."""
         again, idle = self._policy_of(number)
-        backward = self._layer(number).backward
-        if self.training.compiled:
-            ops = as_needed(again, backward)
-        else:
-            first = self._before_recomputing(backward) if again else 0
-            ops = [(op, False) for op in backward[:first]]
-            ops += [(op, True) for op in again]
-            ops += [(op, False) for op in backward[first:]]
+        ops = backward_ops(self._layer(number), again, self.training)
         is_done = not again
         for op, is_again in ops:
             if not is_again:
@@ -259,17 +252,6 @@ class RankStep(LayerOpsWriter):
         if reads:
             self._add(Op(f"return' {stage.number} {micro}", "backward", reads=reads))
 
-    def _before_recomputing(self, backward: Sequence[RankOp]) -> int:
-        """How many ops of a layer's backward run before anything is recomputed.
-
-        PyTorch's checkpoint runs the forward again when the first tensor of it is read; Megatron's
-        runs it first.
-        """
-        if self.training.state == "megatron":
-            return 0
-        of_forward = (any(t != "W" and not t.startswith("d.") for t in op.reads) for op in backward)
-        return next((k for k, reads in enumerate(of_forward) if reads), 0)
-
     def _add_backward(self, op: RankOp, number: int, micro: int, idle: set[str]) -> None:
         made = self._instance(op, number, micro, "backward")
         split = self._split and op.kind == "product"
@@ -282,14 +264,14 @@ class RankStep(LayerOpsWriter):
             writes = {one: size for one, size in writes.items() if not one.startswith("G ")}
             time_s /= 2
         self._add(
-            Op(
+            Op.unchecked(
                 made.name,
                 "backward",
                 time_s,
                 made.workspace_bytes,
                 (*made.reads, *extra),
-                writes,
-                in_place=made.in_place,
+                dict(writes),
+                in_place=dict(made.in_place),
                 stream=made.stream,
             )
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from ..dataflow.chain import Chain, Stage
-from ..pipelines import keep_all, make_order, make_pipeline, run_pipeline
+from ..pipelines.order_arrays import order_arrays
+from ..pipelines.order_seconds import order_makespan
 from ..pipelines.orders import Action
 from ..plans.links import Link
 from ..simulation.simulator import simulate
@@ -109,38 +110,27 @@ def _pipeline_time(
         times.append(seen[key])
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
     part = tokens * model.hidden * 2 // degrees.tensor
-    chain = Chain(
-        "stages",
-        part,
-        tuple(
-            Stage(f"stage{k}", forward_s, backward_s, part, part)
-            for k, (forward_s, backward_s, _, _) in enumerate(times)
-        ),
+    forward = [forward_s for forward_s, _, _, _ in times]
+    backward = [backward_s for _, backward_s, _, _ in times]
+    order = order_arrays(training.schedule, degrees.pipeline, count, training.num_chunks)
+    makespan_s = order_makespan(
+        order, forward, backward, message_link(degrees, fabric).time_s(part)
     )
-    span = degrees.tensor * degrees.context * degrees.data
-    split = training.schedule == "zero-bubble"
-    link = Link(fabric.rate(span + 1), fabric.latency_s)
-    pipeline = make_pipeline(
-        chain,
-        degrees.pipeline,
-        count,
-        num_chunks=training.num_chunks,
-        link=link,
-        split_backward=split,
-    )
-    order = make_order(training.schedule, degrees.pipeline, count, training.num_chunks)
-    run = run_pipeline(pipeline, order, [keep_all(1)] * len(stages))
+    mine = [rank_stages(stages, degrees, rank) for rank in range(degrees.pipeline)]
+    busy = [count * sum(sum(times[one.number][:2]) for one in some) for some in mine]
     # Gathering before the first micro-batch, reducing after the last, and the optimizer.
-    ends = [
-        sum(times[stage.number][2] for stage in rank_stages(stages, degrees, rank))
-        for rank in range(degrees.pipeline)
-    ]
+    ends = [sum(times[one.number][2] for one in some) for some in mine]
     longest = max(range(len(times)), key=lambda k: times[k][0] + times[k][1])
-    step_s = run.makespan_s + max(ends)
-    busy = max(use.busy_s for use in run.devices)
+    bubble = sum(max(0.0, 1.0 - one / makespan_s) for one in busy) / len(busy)
     which = f", stage {longest}" if training.num_chunks > 1 else ""
     shown = f"pipeline rank {longest % degrees.pipeline}{which}: one of {count} micro-batches"
-    return StepTime(step_s, busy, run.bubble, times[longest][3], shown)
+    return StepTime(makespan_s + max(ends), max(busy), bubble, times[longest][3], shown)
+
+
+def message_link(degrees: Degrees, fabric: Fabric) -> Link:
+    """The link between neighbours in the pipeline."""
+    span = degrees.tensor * degrees.context * degrees.data
+    return Link(fabric.rate(span + 1), fabric.latency_s)
 
 
 def _stage_time(
@@ -152,20 +142,8 @@ def _stage_time(
 ) -> tuple[float, float, float, Simulation]:
     """(forward, backward, seconds once per step, simulation of one micro-batch) of a stage."""
     run = _played_stage(model, degrees, training, fabric, stage)
-    total_once = forward_s = backward_s = 0.0
-    copies = False
-    begun = _backward_begins(run)
-    for k, (name, seconds) in enumerate(zip(run.run_names, run.run_s.tolist(), strict=True)):
-        what = name.partition(" ")[0]
-        if what in _ONCE:
-            total_once += seconds
-        elif what in _COPIES:
-            copies = True
-        elif k >= begun:
-            backward_s += seconds
-        else:
-            forward_s += seconds
-    if copies:
+    forward_s, backward_s, total_once = split_seconds(run.run_names, run.run_s.tolist())
+    if any(name.startswith(_COPIES) for name in run.run_names):
         instant = replace(fabric, host_bytes_per_s=inf)
         free = _played_stage(model, degrees, training, instant, stage)
         waits = [a - b for a, b in zip(_halves(run), _halves(free), strict=True)]
@@ -174,7 +152,23 @@ def _stage_time(
 
 
 _ONCE = ("gather", "unpack", "cut", "pack", "reduce", "free", "optimizer", "outputs")
-_COPIES = ("offload", "fetch")
+_COPIES = ("offload ", "fetch ")
+
+
+def split_seconds(names: Sequence[str], seconds: Sequence[float]) -> tuple[float, float, float]:
+    """(forward, backward, once a step) of the runs of a stage; copies to the host do not count."""
+    total_once = forward_s = backward_s = 0.0
+    begun = _backward_begins(names)
+    for k, (name, taken_s) in enumerate(zip(names, seconds, strict=True)):
+        if name.partition(" ")[0] in _ONCE:
+            total_once += taken_s
+        elif name.startswith(_COPIES):
+            continue
+        elif k >= begun:
+            backward_s += taken_s
+        else:
+            forward_s += taken_s
+    return forward_s, backward_s, total_once
 
 
 def _played_stage(
@@ -189,17 +183,15 @@ def _played_stage(
     return simulate(written.graph, written.schedule)
 
 
-def _backward_begins(run: Simulation) -> int:
+def _backward_begins(names: Sequence[str]) -> int:
     """The first run of the backward."""
     begins = ("receive'", "picked", "loss'")
-    return next(
-        (k for k, name in enumerate(run.run_names) if name.startswith(begins)), run.num_runs
-    )
+    return next((k for k, name in enumerate(names) if name.startswith(begins)), len(names))
 
 
 def _halves(run: Simulation) -> tuple[float, float]:
     """Seconds until the forward computes no more, and from there to the end."""
     compute = run.stream_names.index("compute")
-    before = run.run_streams[: _backward_begins(run)] == compute
+    before = run.run_streams[: _backward_begins(run.run_names)] == compute
     forward_s = float(run.end_s[: before.size][before].max(initial=0.0))
     return forward_s, run.makespan_s - forward_s

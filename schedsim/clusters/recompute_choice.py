@@ -27,11 +27,15 @@ _KINDS = ("product", "attention", "core", "scatter")
 
 @dataclass(frozen=True, slots=True)
 class KeptPiece:
-    """The output of an op of a layer, if it is kept: its bytes, and the seconds saved."""
+    """The output of an op of a layer, if it is kept: its bytes, and the seconds saved.
+
+    It is `slight` where the op only moves what other ops make.
+    """
 
     name: str
     size_bytes: int
     saved_s: float
+    slight: bool = False
 
 
 def least_recomputation(
@@ -71,9 +75,19 @@ def least_recomputation(
 
 
 def kept_pieces(
-    model: Architecture, degrees: Degrees, training: Training, fabric: Fabric, *, experts: bool
+    model: Architecture,
+    degrees: Degrees,
+    training: Training,
+    fabric: Fabric,
+    *,
+    experts: bool,
+    pointwise: bool = False,
 ) -> list[KeptPiece]:
-    """The sets that a layer may keep: each adds the next best op by seconds saved a byte."""
+    """The sets that a layer may keep: each adds the next best op by seconds saved a byte.
+
+    With `pointwise`, pointwise ops and gathers are among them, by what each saves where all others
+    are kept.
+    """
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
     layer = write_layer(model, degrees, training, tokens, fabric, experts=experts)
 
@@ -95,6 +109,16 @@ def kept_pieces(
             break
         chosen.append(best)
         worth = [op for op in worth if op.name != best.name]
+    if pointwise:
+        names = [piece.name for piece in chosen]
+        before_s = again_s(names)
+        pieces = [
+            KeptPiece(op.name, sum(op.writes.values()), before_s - again_s([*names, op.name]), True)
+            for op in repeated_ops(layer, kept_tensors(layer, keeping(names), training), training)
+            if op.name not in names and not (op.kind == "gather" and training.regather)
+        ]
+        chosen += [piece for piece in pieces if piece.saved_s > 0.0]
+        chosen.sort(key=lambda piece: (-_density(piece), -piece.size_bytes))
     return chosen
 
 

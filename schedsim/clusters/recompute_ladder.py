@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from .degrees import Degrees
 from .kept_names import by_layers, keeping, on_host, split_host
+from .layers_in_turn import LayerCosts
 from .recompute_choice import kept_pieces
-from .step_bounds import LayerCosts, StepBounds
+from .step_bounds import StepBounds
 from .training import Training
 
 HALF = ":1/2"
 """Ends an entry where half of the layers have its policy, the others that of the entry before."""
 
 PLAIN = ("none", "selective", "full:1/2", "full")
+
+_PARTS = 16
+"""Entries that differ in pointwise ops keep bytes that differ by so small a part of all."""
 
 _EVERY = (1, 2, 3, 4, 6, 8)
 """An entry may offload each layer, every second layer, and so on."""
@@ -25,10 +29,10 @@ class RecomputeLadder:
 
     Between ``none`` and ``full`` stand those that keep what the ops make that save the most seconds
     for a byte: all of them, then one less, down to one. ``selective`` is among them where what it
-    runs again lies between what its neighbours do. Behind each policy stands the same with kept
-    tensors in host memory: those of as many layers as copies hide behind computation for, evenly
-    spread. As each entry runs again what the one before does, a later one is not faster than an
-    earlier one whose copies cost nothing.
+    runs again lies between what its neighbours do. Of an eager step, pointwise ops are named too.
+    Behind each policy stands the same with kept tensors in host memory: those of as many layers as
+    copies hide behind computation for, evenly spread. As each entry runs again what the one before
+    does, a later one is not faster than an earlier one whose copies cost nothing.
     Entries depend on the sizes of a layer's tensors, and are found once for each.
 
     Parameters
@@ -93,9 +97,17 @@ class RecomputeLadder:
     def _policies(self, degrees: Degrees, training: Training, experts: bool) -> tuple[str, ...]:
         """Policies without offloading."""
         model = self.bounds.model
-        pieces = kept_pieces(model, degrees, training, self.bounds.fabric, experts=experts)
+        pieces = kept_pieces(
+            model,
+            degrees,
+            training,
+            self.bounds.fabric,
+            experts=experts,
+            pointwise=not training.compiled,  # compiled code fuses what it recomputes of these
+        )
         names = [piece.name for piece in pieces]
-        listed = [keeping(names[:count]) for count in range(len(names), 0, -1)]
+        slight = {keeping(names[: k + 1]): piece.slight for k, piece in enumerate(pieces)}
+        listed = list(slight)[::-1]
         policies = ("none", "selective", *listed, "full")
         costs = {one: self.bounds.layer_costs(degrees, training, experts, one) for one in policies}
         found = ["none"]
@@ -105,7 +117,22 @@ class RecomputeLadder:
                 found.append("selective")
             if _nested([costs[found[-1]], costs[one]]):
                 found.append(one)
+        sizes = {one: costs[one].kept_bytes for one in found}
+        found = _apart(sizes, [one for one in found if slight.get(one)])
         return (*found[:-1], found[-1] + HALF, found[-1])
+
+
+def _apart(sizes: Mapping[str, int], slight: Sequence[str]) -> list[str]:
+    """The policies of `sizes`, largest first, without those `slight` ones that others are near.
+
+    Each of them would be tried, though it hardly differs.
+    """
+    most = max(sizes.values())
+    found = [one for one in sizes if one not in slight]
+    for one in slight:
+        if all(abs(sizes[one] - sizes[other]) * _PARTS >= most for other in found):
+            found.append(one)
+    return sorted(found, key=lambda one: -sizes[one])
 
 
 def _nested(costs: Sequence[LayerCosts]) -> bool:

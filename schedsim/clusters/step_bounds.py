@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..pipelines.order_arrays import order_arrays
+from ..pipelines.order_seconds import least_makespan, order_makespan
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
+from .end_seconds import EndSeconds, LayerOnce, end_seconds, layer_once, optimizer_s
 from .fabric import Fabric
 from .float8_layer import gathers_float8, write_layer
 from .kept_names import split_host
 from .layer_ops import LayerOps
 from .layer_recompute import kept_tensors, offloaded_tensors, repeated_ops
+from .layer_spans import backward_ops, backward_peak_bytes, op_s, span_of
+from .layers_in_turn import LayerCosts, LayersInTurn
 from .memory_bounds import KeptByStage, LayerBytes, RankSizes, least_bytes, stage_sizes
 from .rank_memory import lasting_bytes
+from .rank_time import message_link
 from .stages import StageParts, layer_share, rank_stages, split_stages, stage_policies
-from .tape import RankOp
 from .training import Training
 
 
 @dataclass(frozen=True, slots=True)
-class LayerCosts:
-    """A layer under one policy: its seconds, its input, its kept bytes, what runs again.
-
-    Of an offloaded layer, input and kept bytes on the device are 0, and `host_bytes` their sum. An
-    input that its backward does not read counts 0 as well.
-    `saved_bytes` is what its backward reads of its forward, recomputed or not, without its input.
-    """
+class _StageSeconds:
+    """Of the layers of a stage, for one micro-batch; bytes that are copied to the host."""
 
     forward_s: float
     backward_s: float
-    input_bytes: int
-    kept_bytes: int
-    again: frozenset[str]
-    host_bytes: int = 0
-    saved_bytes: int = 0
+    copied_bytes: int
+
+
+MOST_PLAYED = 300_000
+"""An order with more forwards is not played: its bound has a closed form, which is lower."""
 
 
 class StepBounds:
@@ -41,7 +41,7 @@ class StepBounds:
 
     Notes
     -----
-    O(ops of a layer) for a new size of layer, O(layers) for known sizes.
+    O(ops of a layer) for a new size of layer, O(layers + actions of all ranks) for known sizes.
     """
 
     def __init__(self, model: Architecture, fabric: Fabric) -> None:
@@ -51,33 +51,111 @@ class StepBounds:
         self._costs: dict[tuple[object, ...], LayerCosts] = {}
         self._ranks: dict[tuple[Degrees, Training, int], RankSizes] = {}
         self._kept_in: dict[tuple[object, ...], KeptByStage] = {}
-        self._seconds: dict[tuple[object, ...], tuple[float, int]] = {}
+        self._seconds: dict[tuple[object, ...], _StageSeconds] = {}
+        self._ends: dict[tuple[object, ...], EndSeconds] = {}
+        self._once: dict[tuple[object, ...], LayerOnce] = {}
+        self._after: dict[tuple[object, ...], float] = {}
         self._experts = tuple(map(model.has_experts, range(model.num_layers)))
 
     def time_s(self, degrees: Degrees, training: Training, recompute: str = "") -> float:
-        """Seconds that no order of the micro-batches can beat.
+        """Seconds that a step takes at least.
 
-        A device runs all its stages for all micro-batches. It cannot begin before the first
-        micro-batch has passed the earlier stages, and the step cannot end before the last backward
-        has passed these stages again. Messages that overlap with computation do not count.
-        `recompute` takes the place of that of `training`, if it is given.
+        With a pipeline, these are the seconds of the step if no copy to the host is waited for:
+        where nothing is copied, `step_time` finds the same. Without one, computation takes its own
+        time, and so do the messages that gather and reduce; what one waits for the other does not
+        count. `recompute` takes the place of that of `training`, if it is given.
         """
         recompute = recompute or training.recompute
         stages = split_stages(self.model, degrees, training)
-        count = training.micro_batches(degrees)
         costs = [self._stage_costs(degrees, training, stage, recompute) for stage in stages]
-        times = [seconds for seconds, _ in costs]
-        times[-1] += self._head_s(degrees, training)
-        best = before = 0.0
-        for rank in range(degrees.pipeline):
-            mine = rank_stages(stages, degrees, rank)
-            best = max(best, count * sum(times[stage.number] for stage in mine) + before)
-            copied = sum(costs[stage.number][1] for stage in mine)
-            best = max(best, count * copied / self._host_rate)
-            before += times[rank]
-        if degrees.pipeline == 1 and training.state == "fsdp2" and training.zero_stage == 3:
-            best = max(best, count * self._shard_links_s(degrees, training))
-        return best
+        count, rate = training.micro_batches(degrees), self._host_rate
+        each = [costs[k :: degrees.pipeline] for k in range(degrees.pipeline)]
+        least_s = count * max(sum(one.copied_bytes for one in mine) for mine in each) / rate
+        if degrees.pipeline == 1:
+            return max(least_s, self._plain_s(degrees, training, stages[0], recompute))
+        return max(least_s, self._pipeline_s(degrees, training, stages, costs))
+
+    def is_exact(self, degrees: Degrees, training: Training) -> bool:
+        """Whether `time_s` is the time of the step, and not only a bound."""
+        played = _is_played(degrees, training)
+        return degrees.pipeline > 1 and played and "@host" not in training.recompute
+
+    def _pipeline_s(
+        self,
+        degrees: Degrees,
+        training: Training,
+        stages: list[StageParts],
+        costs: list[_StageSeconds],
+    ) -> float:
+        """All stages in the order of the schedule; then what the slowest rank does once."""
+        ends = [self._end_seconds(degrees, training, stage) for stage in stages]
+        forward = [one.forward_s + end.forward_s for one, end in zip(costs, ends, strict=True)]
+        backward = [one.backward_s + end.backward_s for one, end in zip(costs, ends, strict=True)]
+        message_s = message_link(degrees, self.fabric).time_s(
+            self.layer_input_bytes(degrees, training)
+        )
+        count = training.micro_batches(degrees)
+        which = training.schedule, degrees.pipeline, count
+        if _is_played(degrees, training):
+            order = order_arrays(*which, training.num_chunks)
+            found = order_makespan(order, forward, backward, message_s)
+        else:
+            found = least_makespan(*which, forward, backward, message_s)
+        return found + self._after_s(degrees, training, stages)
+
+    def _after_s(self, degrees: Degrees, training: Training, stages: list[StageParts]) -> float:
+        """Seconds of the rank whose gathers, reductions and optimizers take longest, stage by
+        stage."""
+        key = degrees, replace(training, recompute="none")
+        if key not in self._after:
+            once = [
+                self._end_seconds(degrees, training, stage).once_s
+                + sum(self._layer_once(degrees, training, one).total_s for one in stage.layers)
+                + optimizer_s(self.model, degrees, training, self.fabric, [stage])
+                for stage in stages
+            ]
+            ranks = range(degrees.pipeline)
+            self._after[key] = max(sum(once[k :: degrees.pipeline]) for k in ranks)
+        return self._after[key]
+
+    def _plain_s(
+        self, degrees: Degrees, training: Training, stage: StageParts, recompute: str
+    ) -> float:
+        """Without a pipeline: layers on the stream of computation and on that of their units.
+
+        Once three micro-batches are played, each further one takes as much longer as the third: a
+        micro-batch begins with both streams where the one before has left them, which is always as
+        far after its last backward but one.
+        """
+        count = training.micro_batches(degrees)
+        plain = LayersInTurn(
+            self._of_layers(degrees, training, stage, recompute),
+            [self._layer_once(degrees, training, one) for one in stage.layers],
+            self._end_seconds(degrees, training, stage),
+            optimizer_s(self.model, degrees, training, self.fabric, [stage]),
+            gathers=training.state == "fsdp2",
+            stays=training.zero_stage == 2,
+        )
+        found = plain.least_s(min(count, 3))
+        if count > 3:
+            found += (count - 3) * (found - plain.least_s(2))
+        return found
+
+    def _end_seconds(self, degrees: Degrees, training: Training, stage: StageParts) -> EndSeconds:
+        key = degrees, replace(training, recompute="none"), stage.embedding, stage.head
+        if key not in self._ends:
+            self._ends[key] = end_seconds(self.model, degrees, training, self.fabric, stage)
+        return self._ends[key]
+
+    def _layer_once(self, degrees: Degrees, training: Training, layer: int) -> LayerOnce:
+        experts = self._experts[layer]
+        key = degrees, replace(training, recompute="none"), experts
+        if key not in self._once:
+            size = 2 * layer_share(self.model, degrees, layer)
+            if gathers_float8(self.model, degrees, training):
+                size -= sum(self._layer_ops(degrees, training, experts).weights.values()) // 2
+            self._once[key] = layer_once(self.model, degrees, training, self.fabric, layer, size)
+        return self._once[key]
 
     @property
     def _host_rate(self) -> float:
@@ -92,49 +170,35 @@ class StepBounds:
         """Least bytes of a parameter of a layer as it is gathered."""
         return 1 if gathers_float8(self.model, degrees, training) else 2
 
-    def _shard_links_s(self, degrees: Degrees, training: Training) -> float:
-        """Link seconds of one micro-batch: each layer is gathered twice, the last layer once."""
-        shares = [layer_share(self.model, degrees, i) for i in range(self.model.num_layers)]
-        span = degrees.shards * degrees.tensor
-
-        def link_s(size_bytes: int) -> float:
-            return self.fabric.gather_s(size_bytes, degrees.shards, span)
-
-        size = self._gathered_bytes(degrees, training)
-        twice = 2 * sum(link_s(size * share) for share in shares) - link_s(size * shares[-1])
-        return twice + sum(link_s(4 * share) for share in shares)
-
     def memory_bytes(
         self, degrees: Degrees, training: Training, rank: int, recompute: str = ""
     ) -> int:
         """Bytes that a pipeline rank holds at once whatever the allocator does.
 
-        Under FSDP2 see `schedsim.clusters.memory_bounds`. Otherwise these are the resident bytes
-        and the state at the first backward: the kept tensors of all micro-batches begun before it,
-        and the logits. `recompute` takes the place of that of `training`, if it is given.
+        See `schedsim.clusters.memory_bounds`. `recompute` takes the place of that of `training`, if
+        it is given.
         """
         recompute = recompute or training.recompute
         known = self._rank_sizes(degrees, training, rank)
         kept = [self._kept(degrees, training, stage, recompute) for stage in known.stages]
-        if training.state == "fsdp2":
-            return least_bytes(degrees, training, known, rank, kept)
-        count = training.micro_batches(degrees)
-        begun = min(count, degrees.pipeline - rank) if degrees.pipeline > 1 else 1
-        if training.schedule == "gpipe":
-            begun = count
-        at = -1 if training.schedule == "interleaved" else 0
-        # The input of the first layer may be a resident buffer.
-        held = begun * (kept[at].total_bytes - kept[at].first_input_bytes)
-        return known.lasting_bytes + held + known.logits_bytes * known.stages[at].head
+        return least_bytes(degrees, training, known, rank, kept)
 
     def _kept(
         self, degrees: Degrees, training: Training, stage: StageParts, recompute: str
     ) -> KeptByStage:
         """What a micro-batch keeps in a stage; stages that are alike are added up once."""
-        key = self._stage_key(degrees, training, stage, recompute)
+        # Gradients of weights are resident in Megatron, and written apart in a split backward.
+        gradients = training.state != "megatron" and training.schedule != "zero-bubble"
+        key = *self._stage_key(degrees, training, stage, recompute), gradients
         if key not in self._kept_in:
-            costs = self._of_layers(degrees, training, stage, recompute)
-            layers = [LayerBytes(one.input_bytes, one.kept_bytes, one.saved_bytes) for one in costs]
+            layers = [
+                LayerBytes(
+                    one.input_bytes,
+                    one.kept_bytes,
+                    one.peak_with_gradients if gradients else one.peak_bytes,
+                )
+                for one in self._of_layers(degrees, training, stage, recompute)
+            ]
             self._kept_in[key] = KeptByStage.of_layers(layers)
         return self._kept_in[key]
 
@@ -185,40 +249,42 @@ class StepBounds:
         self, degrees: Degrees, training: Training, experts: bool, policy: str
     ) -> LayerCosts:
         """A layer with `policy`, dense or of experts."""
-        tokens = training.micro_batch(degrees) * training.seq // degrees.context
         key = self.layer_key(degrees, training, experts)
         named = policy
         if (*key, named) in self._costs:
             return self._costs[*key, named]
-        if key not in self._layers:
-            self._layers[key] = write_layer(
-                self.model, degrees, training, tokens, self.fabric, experts=experts
-            )
-        layer = self._layers[key]
+        layer = self._layer_ops(degrees, training, experts)
         policy, host = split_host(policy)
         kept = kept_tensors(layer, policy, training)
         again = repeated_ops(layer, kept, training)
         read = {t for op in (*again, *layer.backward) for t in op.reads}
         kept_bytes = sum(layer.sizes[t] for t in kept & read if t != layer.output)
-        made = {t for op in layer.forward for t in op.writes if t != layer.output}
-        saved = made & {t for op in layer.backward for t in op.reads}
         moved = offloaded_tensors(layer, policy, training) if host else ()
+        ops = backward_ops(layer, again, training)
+        backward = [op for op, _ in ops]
         found = LayerCosts(
-            sum(self._op_s(op) for op in layer.forward),
-            sum(self._op_s(op) for op in (*again, *layer.backward)),
+            sum(op_s(op, self.fabric) for op in layer.forward),
+            sum(op_s(op, self.fabric) for op in backward),
+            span_of(layer.forward, "x", layer.output, self.fabric),
+            span_of(backward, "d.out", layer.input_gradient, self.fabric),
             0 if host or "x" not in read else layer.sizes["x"],
             0 if host else kept_bytes,
             frozenset(op.name for op in again),
             sum(layer.sizes[one] for one in moved),
-            sum(layer.sizes[one] for one in saved),
+            backward_peak_bytes(layer, ops, kept, gradients=False),
+            backward_peak_bytes(layer, ops, kept, gradients=True),
         )
         self._costs[*key, named] = found
         return found
 
-    def _op_s(self, op: RankOp) -> float:
-        if op.stream != "compute":
-            return op.link_s
-        return op.compute_s(self.fabric) + op.link_s
+    def _layer_ops(self, degrees: Degrees, training: Training, experts: bool) -> LayerOps:
+        key = self.layer_key(degrees, training, experts)
+        if key not in self._layers:
+            tokens = training.micro_batch(degrees) * training.seq // degrees.context
+            self._layers[key] = write_layer(
+                self.model, degrees, training, tokens, self.fabric, experts=experts
+            )
+        return self._layers[key]
 
     def _of_layers(
         self, degrees: Degrees, training: Training, stage: StageParts, recompute: str
@@ -231,21 +297,20 @@ class StepBounds:
 
     def _stage_costs(
         self, degrees: Degrees, training: Training, stage: StageParts, recompute: str
-    ) -> tuple[float, int]:
-        """Seconds of the layers for one micro-batch, and bytes that are copied to the host."""
+    ) -> _StageSeconds:
         key = self._stage_key(degrees, training, stage, recompute)
         if key not in self._seconds:
             costs = self._of_layers(degrees, training, stage, recompute)
             # The first input may be a buffer.
             first = self.layer_input_bytes(degrees, training)
-            self._seconds[key] = (
-                sum(one.forward_s + one.backward_s for one in costs),
+            self._seconds[key] = _StageSeconds(
+                sum(one.forward_s for one in costs),
+                sum(one.backward_s for one in costs),
                 max(0, sum(one.host_bytes for one in costs) - first),
             )
         return self._seconds[key]
 
-    def _head_s(self, degrees: Degrees, training: Training) -> float:
-        """Forward and backward of the head for one micro-batch."""
-        tokens = training.micro_batch(degrees) * training.seq // degrees.context
-        columns = self.model.vocab // degrees.tensor
-        return 3 * self.fabric.op_s(2.0 * tokens * self.model.hidden * columns, 0, 0)
+
+def _is_played(degrees: Degrees, training: Training) -> bool:
+    stages = degrees.pipeline * training.num_chunks
+    return training.micro_batches(degrees) * stages <= MOST_PLAYED

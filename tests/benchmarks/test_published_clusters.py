@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,24 @@ def test_the_page_tells_slower_and_unfinished_ones(script):
     assert "Not finished in 1 minutes of processor time: long." in page
 
 
-def test_a_row_is_made_again_where_its_own_numbers_or_the_time_changed(script):
+def test_ranks_that_are_alike_are_told_once(script):
+    assert script.told("full/full/keep=q/none/none") == "full x2/keep=q/none x2"
+    assert script.told("none") == "none"
+
+
+def test_a_row_is_made_again_where_numbers_or_the_time_changed(script):
+    """Those of the run itself, or of the step that was chosen for it."""
     its = schedsim.cluster("llama3.2-3b", device="a100-80gb", **OPTIONS)
     numbers = ("one", 2, its.step_s, its.reserved_bytes, 40)
     where = ("llama3.2-3b", "a100-80gb", OPTIONS)
-    assert script.is_current(script.SearchedRun(*numbers, 1.0), *where, 10)
+    chosen = (its.step_s, its.step_s, 1.0, "fsdp 2")
+    choice = {"fsdp": 2, "batch": 2, "recompute": "full"}
+    row = script.SearchedRun(*numbers, *chosen, False, choice, its.reserved_bytes)
+    assert script.is_current(row, *where, 10)
+    assert not script.is_current(replace(row, chosen_s=its.step_s * 1.001), *where, 10)
+    assert not script.is_current(replace(row, chosen_reserved_bytes=1), *where, 10)
+    assert not script.is_current(replace(row, choice={}), *where, 10)
+    assert script.is_current(script.SearchedRun(*numbers, 0.0, 1.0), *where, 10)
     other = script.SearchedRun("one", 2, its.step_s, its.reserved_bytes + 1, 40, 1.0)
     assert not script.is_current(other, *where, 10)
     unfinished = script.SearchedRun(*numbers, processor_s=60.0, unfinished=True)
@@ -62,3 +76,4 @@ def test_a_search_ends_with_its_processor_time(script):
     found = script.search_in_time("b", "llama3.2-3b", "a100-80gb", OPTIONS, 1, 10)
     assert (found.unfinished, found.devices) == (False, 2)
     assert found.chosen_s >= found.lower_bound_s > 0
+    assert script.is_current(found, "llama3.2-3b", "a100-80gb", OPTIONS, 10)

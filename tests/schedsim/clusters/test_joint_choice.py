@@ -110,15 +110,17 @@ def test_less_effort_says_what_it_does_not_know(tiny, monkeypatch):
     assert few.best.reserved_bytes <= 10**9
 
 
+@pytest.mark.slow
 def test_a_search_ends_by_its_work(tiny, monkeypatch):
     """No candidate is begun after so many layers; the bound covers those that are left."""
     words = {"devices": 4, "global_batch": 8, "seq": 1024, "effort": 1000}
-    whole = choose("tiny", 10**9, **words)
+    whole = choose("tiny", 3 * 10**8, **words)
     monkeypatch.setattr(joint_choice, "EFFORT_LAYERS", 1 / 1000)
-    little = choose("tiny", 10**9, **words)
+    little = choose("tiny", 3 * 10**8, **words)
     assert whole.num_simulated > little.num_simulated == 1
     assert whole.optimal
-    assert little.lower_bound_s <= whole.best.step_s <= little.best.step_s
+    assert little.lower_bound_s <= whole.best.step_s
+    assert little.best is None or little.best.step_s >= whole.best.step_s
 
 
 @pytest.mark.slow
@@ -137,6 +139,42 @@ def test_what_is_slower_anyway_is_not_tried_for_its_memory(tiny, monkeypatch):
     assert (few.best.step_s, few.lower_bound_s) == (every.best.step_s, every.lower_bound_s)
     assert (len(few.runners_up), few.binds) == (0, every.binds)
     assert 0 < len(ranks) - before <= before
+
+
+@pytest.mark.slow
+def test_a_long_pipeline_skips_what_was_too_large_elsewhere(tiny, monkeypatch):
+    """Fewer ranks are simulated; the step fits, and the bound is below the best of all.
+
+    Here the bound on memory is a tenth too low, so that more entries are tried.
+    """
+    ranks = []
+    monkeypatch.setitem(ARCHITECTURES, "tiny", replace(TINY, num_layers=8))
+    bound = StepBounds.memory_bytes
+    monkeypatch.setattr(StepBounds, "memory_bytes", lambda *given: bound(*given) * 9 // 10)
+    counted = joint_choice.rank_memory
+    monkeypatch.setattr(
+        joint_choice, "rank_memory", lambda *given: ranks.append(given) or counted(*given)
+    )
+    words = {"devices": 8, "global_batch": 8, "seq": 4096, "pipeline": 8, "effort": 2}
+    words |= {"state": "megatron", "offload": False, "compiled_loss": True}
+    loose = choose("tiny", 10**11, **words).best.reserved_bytes
+    num_skipping = num_trying = 0
+    for share in (6, 8):
+        budget = loose * share // 10
+        ranks.clear()
+        every = choose("tiny", budget, **words)
+        num_trying += len(ranks)
+        ranks.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(joint_choice, "MOST_TRIED", 1)
+            some = choose("tiny", budget, **words)
+        num_skipping += len(ranks)
+        assert (every.best is None) == (some.best is None)
+        assert some.lower_bound_s <= every.lower_bound_s
+        if every.best is not None:
+            assert some.best.reserved_bytes <= budget
+            assert some.best.step_s >= every.best.step_s * (1 - 1e-12)
+    assert num_skipping < num_trying
 
 
 def test_ranks_are_predicted_as_they_were_tried(tiny):

@@ -47,3 +47,13 @@ def test_a_wrong_field_is_named(fields, path):
     with pytest.raises(InvalidWorkloadError) as caught:
         Op(**{"name": "f", **fields}).check("ops[3]")
     assert caught.value.path == path
+
+
+def test_an_unchecked_op_has_the_defaults_of_all_other_fields():
+    """It is the op that the checked way makes."""
+    checked = Op("a", "backward", 1.0, 2, ("x",), {"y": 3}, in_place={"y": "x"}, stream="link:a")
+    made = Op.unchecked(
+        "a", "backward", 1.0, 2, ("x",), {"y": 3}, in_place={"y": "x"}, stream="link:a"
+    )
+    assert made == checked
+    assert Op.unchecked("a", "forward", 0.0, 0, (), {}, in_place={}) == Op("a")

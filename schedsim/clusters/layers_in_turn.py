@@ -1,0 +1,123 @@
+"""A lower bound on the time of a step without a pipeline, from its layers and their units.
+
+Layers are played in the order of the ranks' streams, as `schedsim.clusters.rank_step` writes them:
+each is gathered one layer ahead, and unpacked before the layer before it begins; its gradients are
+packed when its backward ends, and reduced on the stream that gathers. A layer takes the least that
+its ops take by themselves, so that nothing begins later than in the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .end_seconds import EndSeconds, LayerOnce
+from .layer_spans import LayerSpan
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """A layer under one policy: its seconds, its input, its kept bytes, what runs again.
+
+    Of an offloaded layer, input and kept bytes on the device are 0, and `host_bytes` their sum. An
+    input that its backward does not read counts 0 as well.
+    `forward` and `backward` are spans where messages run beside computation. `peak_bytes` is what
+    the layer's own tensors take at the peak of its backward, `peak_with_gradients` with those of
+    its weights.
+    """
+
+    forward_s: float
+    backward_s: float
+    forward: LayerSpan
+    backward: LayerSpan
+    input_bytes: int
+    kept_bytes: int
+    again: frozenset[str]
+    host_bytes: int
+    peak_bytes: int
+    peak_with_gradients: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayersInTurn:
+    """A step of one stage that holds all layers.
+
+    Attributes
+    ----------
+    layers, units
+        The layers, and what gathers and reduces each.
+    ends
+        Of embedding and head.
+    optimizer_s
+        Seconds of the optimizer, which waits for the last reduction.
+    gathers
+        Whether parameters are gathered at all.
+    stays
+        Whether they stay until the last micro-batch, before which gradients are summed.
+    """
+
+    layers: Sequence[LayerCosts]
+    units: Sequence[LayerOnce]
+    ends: EndSeconds
+    optimizer_s: float
+    gathers: bool
+    stays: bool
+
+    def least_s(self, num_micro: int) -> float:
+        """Seconds of `num_micro` micro-batches and the optimizer."""
+        ends = self.ends
+        link = ends.gather_s
+        # Of two ends, one may be unpacked while the other is on its way.
+        compute = max(ends.gather_s, ends.unpack_s)
+        for micro in range(num_micro):
+            begins, last = micro == 0, micro == num_micro - 1
+            fresh = self.gathers and (begins or not self.stays)
+            compute, link = self._forward(compute + ends.embed_s, link, fresh)
+            compute += ends.forward_s - ends.embed_s + ends.backward_s - ends.embed_back_s
+            compute, link = self._backward(
+                compute,
+                link,
+                again=self.gathers and not self.stays,
+                reduces=self.gathers and (last or not self.stays),
+                sums=self.gathers and self.stays and num_micro > 1,
+            )
+            compute += ends.embed_back_s
+        if self.gathers:
+            link = max(link, compute) + ends.reduce_s
+            compute += ends.pack_s
+        return max(compute, link if self.gathers else 0.0) + self.optimizer_s
+
+    def _forward(self, compute: float, link: float, fresh: bool) -> tuple[float, float]:
+        """Where both streams are after the forward of all layers."""
+        given, units, num = compute, self.units, len(self.layers)
+        if fresh:
+            link += units[0].gather_s
+            compute = max(compute, link) + units[0].unpack_s
+        for k, layer in enumerate(self.layers):
+            if fresh and k + 1 < num:
+                link += units[k + 1].gather_s
+                compute = max(compute, link) + units[k + 1].unpack_s
+            given = compute = _after(layer.forward, given, compute)
+        return compute, link
+
+    def _backward(
+        self, compute: float, link: float, *, again: bool, reduces: bool, sums: bool
+    ) -> tuple[float, float]:
+        """Where both streams are after the backward; the last layer is still gathered."""
+        given = compute
+        for k in reversed(range(len(self.layers))):
+            if again and k:
+                link += self.units[k - 1].gather_s
+                compute = max(compute, link) + self.units[k - 1].unpack_s
+            given = compute = _after(self.layers[k].backward, given, compute)
+            if sums:
+                compute += self.units[k].sum_s
+            if reduces:
+                compute += self.units[k].pack_s
+                link = max(link, compute) + self.units[k].reduce_s
+        return compute, link
+
+
+def _after(span: LayerSpan, given: float, compute: float) -> float:
+    """The end of the last computation, by the ends of its input and of computation before it."""
+    return max(given + span.from_input_s, compute + span.from_compute_s)

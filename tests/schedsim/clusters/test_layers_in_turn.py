@@ -1,0 +1,41 @@
+"""Layers on two streams, in the order in which a rank runs them."""
+
+import pytest
+
+from schedsim.clusters.end_seconds import EndSeconds, LayerOnce
+from schedsim.clusters.layer_spans import LayerSpan
+from schedsim.clusters.layers_in_turn import LayerCosts, LayersInTurn
+
+LAYER = LayerCosts(1.0, 2.0, LayerSpan(1.0, 1.0), LayerSpan(2.0, 2.0), 0, 0, frozenset(), 0, 0, 0)
+
+
+def step(gather_s, reduce_s, **settings):
+    """Three layers of a second forward and two backward; unpacking and packing take no time."""
+    unit = LayerOnce(gather_s, 0.0, 0.0, reduce_s, 0.25)
+    words = {"gathers": True, "stays": False, **settings}
+    return LayersInTurn([LAYER] * 3, [unit] * 3, EndSeconds(), 10.0, **words)
+
+
+@pytest.mark.parametrize(
+    ("gather_s", "reduce_s", "found"),
+    [
+        (0.0, 0.0, 9.0),
+        # Two gathers before the first layer begins, and one after the last layer's backward.
+        (0.5, 0.0, 10.5),
+        # A reduction after the last layer's backward, and one at the end.
+        (0.0, 0.5, 10.0),
+        # Links are the longer; two layers' backwards wait for what waits for the layer before.
+        (10.0, 10.0, 84.0),
+    ],
+)
+def test_what_waits_for_what(gather_s, reduce_s, found):
+    """Beside the optimizer."""
+    assert step(gather_s, reduce_s).least_s(1) == 10.0 + found
+
+
+def test_units_that_stay_are_gathered_once_and_summed():
+    """Each further micro-batch takes its computation, and the sums of its gradients."""
+    stays = step(0.5, 0.5, stays=True)
+    assert stays.least_s(3) - stays.least_s(2) == 9.0 + 3 * 0.25
+    assert step(0.5, 0.5).least_s(3) - step(0.5, 0.5).least_s(2) > 9.0
+    assert step(5.0, 5.0, gathers=False).least_s(2) == 10.0 + 2 * 9.0
