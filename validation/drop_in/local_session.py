@@ -56,6 +56,7 @@ class LocalSession(Session):
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
         self.plans.known.adam_bytes = self._held.adam_bytes
         self.plans.known.optimizer_bytes = self._optimizer_bytes
+        self.plans.known.gradient_bytes = self._held.coming_gradient_bytes
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()

@@ -156,7 +156,7 @@ def test_a_comparison_makes_no_gradients_that_do_not_come_where_there_is_no_room
     assert [bool(lacking) for *_, lacking in calls] == [is_tight] * len(calls)
     if is_tight:
         session = session_in(model)
-        part, number, arguments, binding, lacking = calls[-1]
+        _, _, arguments, _, _ = calls[-1]
         held = sum(t.nbytes for t in arguments.values())
         [reading] = AllocatorMeter().read(lambda: honest(*calls[-1]))
         assert held + reading.peak_bytes <= session.budget_bytes
