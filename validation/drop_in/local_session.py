@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -55,6 +56,7 @@ class LocalSession(Session):
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
         self.plans.known.adam_bytes = self._held.adam_bytes
         self.plans.known.optimizer_bytes = self._optimizer_bytes
+        self.plans.known.gradient_bytes = self._held.coming_gradient_bytes
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
@@ -196,8 +198,20 @@ class LocalSession(Session):
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
         """Schedules of `part` with which the step fits the budget, beside what is resident."""
-        earlier = sum(call.kept_bytes for call in self._step.calls.rows[:-1] if call.is_open)
-        return self.plans.within(part, binding, self._held.total_bytes + earlier)
+        return self.plans.within(part, binding, self._held.total_bytes + self._kept_earlier())
+
+    def room_for(self, part: TracedPart, binding: Binding) -> float:
+        """Bytes that the present call may take beside what is resident, as far as it is known."""
+        if self.budget_bytes is None:
+            return math.inf
+        beside = max(self._held.total_bytes + self._kept_earlier(), self.plans.resident_bytes)
+        return self.budget_bytes - beside
+
+    def _kept_earlier(self) -> int:
+        """Bytes that earlier calls of the step keep for their backward, and what it was given."""
+        earlier = [call for call in self._step.calls.rows[:-1] if call.is_open]
+        given = self._step.calls.rows[0].shared_bytes if earlier else 0
+        return given + sum(call.kept_bytes for call in earlier)
 
     def _watched(self, part: TracedPart) -> dict[int, int]:
         """Bytes, by address, of what the code behind a forward of `part` may release."""

@@ -5,6 +5,7 @@ A `LocalSession` plans for one process; a `GatheredSession` for a rank whose blo
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -222,6 +223,10 @@ class Session(ABC):
     @abstractmethod
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
         """Schedules of `part` by which its present call may run, too."""
+
+    def room_for(self, _part: TracedPart, _binding: Binding) -> float:
+        """Bytes that the present call may take beside what is resident, as far as it is known."""
+        return math.inf
 
     def refuse(self, part: TracedPart, instead: int, wrong: str) -> None:
         """Run the present call by another schedule, because its own gives another step."""

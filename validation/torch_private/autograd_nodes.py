@@ -20,6 +20,14 @@ def current_node_number() -> int:
     return -1 if node is None else int(node._sequence_nr())
 
 
+def gradient_place(tensor: torch.Tensor) -> tuple[int, int]:
+    """What tells where gradients of `tensor` are added from other such places, while it lives."""
+    node = tensor.grad_fn
+    if node is None:
+        return -1, id(tensor)
+    return int(node._sequence_nr()), int(tensor.output_nr)
+
+
 def function_of(context: object) -> type | None:
     """The class of the autograd function whose forward has `context` as its first argument."""
     found: type | None = getattr(context, "_forward_cls", None)

@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .eager_kernels import eager_kernels
 from .in_place_strides import strides_kept_in_place
@@ -17,6 +19,7 @@ from .kept_checks import checks_kept
 from .kernel_layouts import true_layouts
 from .op_modes import without_modes
 from .quiet_traces import backward_as_it_runs, draws_kept, quiet_loggers
+from .storage_refs import storage_key
 
 
 class _Whatever:
@@ -34,12 +37,15 @@ Strides = tuple[int, ...] | None
 
 
 @contextlib.contextmanager
-def _gradients_as_they_come(strides: Mapping[int, Strides]) -> Iterator[None]:
+def _gradients_as_they_come(strides: Mapping[int, Strides] | None) -> Iterator[None]:
     """Within it, AOTAutograd makes backwards that get gradients in whatever strides they come.
 
     It traces them for gradients with the strides of the outputs, or with the given ones by output.
     By itself it would copy gradients that come in others. Where sizes are open, or entries of an
-    output share memory, it still does.
+    output share memory, it still does; and everywhere if `strides` is ``None``.
+
+    In any case each gradient has a storage of its own in the trace. By itself it would stand in
+    that of its output, which for parts of a whole (`split`) is that of an input, or of each other.
     """
     from torch._functorch import aot_autograd as module
     from torch._functorch._aot_autograd import descriptors as d
@@ -56,14 +62,15 @@ def _gradients_as_they_come(strides: Mapping[int, Strides]) -> Iterator[None]:
         @functools.wraps(collect)
         def run(*flat: Any) -> Any:
             found = collect(*flat)
-            descs = found.traced_tangents_descs
+            _put_apart(found.traced_tangents, flat)
+            descs = found.traced_tangents_descs if strides is not None else ()
             present[:] = [True] * len(descs)
-            for i, (fake, desc) in enumerate(zip(found.traced_tangents, descs, strict=True)):
+            for i, (fake, desc) in enumerate(zip(found.traced_tangents, descs, strict=False)):
                 meta, output = found.subclass_tangent_meta[i], getattr(desc, "output", None)
                 expected = meta.memory_format if isinstance(meta, PlainTensorMeta) else None
                 if expected is None or expected.memory_format is not None:
                     continue
-                if isinstance(output, d.PlainAOTOutput) and output.idx in strides:
+                if isinstance(output, d.PlainAOTOutput) and strides and output.idx in strides:
                     given = strides[output.idx]
                     present[i] = given is not None
                     if given is not None:
@@ -92,6 +99,18 @@ def _gradients_as_they_come(strides: Mapping[int, Strides]) -> Iterator[None]:
     finally:
         autograd.grad = grad
         aot_autograd.run_functionalized_fw_and_collect_metadata = own
+
+
+def _put_apart(tangents: list[Any], arguments: Sequence[Any]) -> None:
+    """Replace those of `tangents` that share storage, with each other or with `arguments`."""
+    plain = [it for it in (*tangents, *arguments) if type(it) is FakeTensor]
+    shared = Counter(map(storage_key, {id(it): it for it in plain}.values()))
+    for i, fake in enumerate(tangents):
+        if type(fake) is FakeTensor and shared[storage_key(fake)] > 1:
+            with fake.fake_mode:
+                tangents[i] = torch.empty_strided(
+                    fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+                )
 
 
 def compiled_in_halves(
@@ -159,7 +178,6 @@ def compiled_in_halves(
         partition_fn=partition,
         keep_inference_input_mutations=False,
     )
-    as_they_come = contextlib.nullcontext() if strides is None else _gradients_as_they_come(strides)
     # Before torch 2.13 gradients were put into a memory format by default, not into strides.
     by_strides = torch._functorch.config.patch(guess_tangent_strides_as_outputs=True)
     with (
@@ -170,7 +188,7 @@ def compiled_in_halves(
         eager_kernels(examples),
         true_layouts(),
         by_strides,
-        as_they_come,
+        _gradients_as_they_come(strides),
         backward_as_it_runs(),
     ):
         found: Callable[..., Any] = compiler(graph_module, list(examples))
@@ -218,7 +236,10 @@ def _halves_without_saving(
                 stub = graph.call_function(torch.empty, ((0,),))
                 stub.meta = dict(node.meta)
                 copied[node] = stub
-        last = graph.output(tuple(copied.get(node) for node in wanted))
+        # Others are numbers, or None.
+        last = graph.output(
+            tuple(copied[it] if isinstance(it, torch.fx.Node) else it for it in wanted)
+        )
         if descs is not None:
             part = descs[num_outputs:] if of_backward else descs[:num_outputs]
             last.meta["desc"] = list(part)

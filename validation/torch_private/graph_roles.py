@@ -35,7 +35,7 @@ def placeholder_role(node: torch.fx.Node) -> Role:
 
 
 def output_roles(graph: torch.fx.Graph) -> list[tuple[Any, Role]]:
-    """The outputs of a joint graph (a node or ``None`` each) with what they are."""
+    """The outputs of a joint graph (a node, a number or ``None`` each) with what they are."""
     from torch._functorch._aot_autograd import descriptors as d
 
     node = next(node for node in graph.nodes if node.op == "output")

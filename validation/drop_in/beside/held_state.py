@@ -177,6 +177,10 @@ class HeldState:
         coming = [t for t in self._trained() if id(t) not in stepped]
         return 2 * storage_bytes(coming) + _STEP_BYTES * len(coming)
 
+    def coming_gradient_bytes(self) -> int:
+        """Bytes of the gradients of all that takes some here and has none at present."""
+        return storage_bytes([t for t in self._trained() if t.grad is None])
+
     def adam_step_bytes(self) -> int:
         """Bytes that are there in a step of Adam, with its states as they are or will be.
 

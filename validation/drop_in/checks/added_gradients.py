@@ -1,8 +1,9 @@
 """Gradients that several calls of one backward add to each other, in other orders or types.
 
 Autograd adds all gradients of a parameter one after the other. A call of a graph gives one: where
-the graph reads the parameter several times, their sum. And within one block of autocast all
-forwards cast a parameter by one node, in whose type their gradients are added.
+the graph reads the parameter several times, their sum. So it is with a result of one graph that
+others read. And within one block of autocast all forwards cast a parameter by one node, in whose
+type their gradients are added.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ...torch_private.autograd_nodes import gradient_place
 from ...torch_private.graph_tasks import backward_number
 from ..parts.planned_part import PlannedPart
 
 
 class Trained(NamedTuple):
-    """What one call of a part trains, and where its forward has run.
+    """What one call of a part gives gradients, and where its forward has run.
 
     Attributes
     ----------
@@ -23,15 +25,20 @@ class Trained(NamedTuple):
         What each argument of the part is, where it is a parameter: a number.
     cast
         What stands for the block of autocast; ``None`` outside of any.
+    results
+        Where the gradients of its other arguments are added, as those of results of other graphs.
     """
 
     of: dict[int, int]
     cast: Any
+    results: dict[int, tuple[int, int]]
 
     @classmethod
     def by(cls, part: PlannedPart, arguments: Sequence[Any], cast: Any) -> Trained:
         """What a call of `part` with these `arguments` trains."""
-        return cls({i: id(arguments[i]) for i in part.trained_positions}, cast)
+        trained = {i: id(arguments[i]) for i in part.trained_positions}
+        results = {i: gradient_place(arguments[i]) for i in part.derived_positions}
+        return cls(trained, cast, results)
 
 
 class AddedGradients:
@@ -47,12 +54,14 @@ class AddedGradients:
         self._tell = tell
         self._backward = -1
         self._given: dict[int, Any] = {}  # parameter -> the block of the call that gave a gradient
+        self._given_results: set[tuple[int, int]] = set()
+        self._is_told = False  # that results are read by several graphs
 
     def gives(self, part: PlannedPart, trained: Trained) -> None:
         """A backward of `part` gives gradients to what its call has `trained`."""
         number = backward_number()
         if number != self._backward:
-            self._backward, self._given = number, {}
+            self._backward, self._given, self._given_results = number, {}, set()
         known = {i: self._given[it] for i, it in trained.of.items() if it in self._given}
         cast = known.keys() & part.casts if trained.cast is not None else ()
         if any(known[i] is trained.cast for i in cast):
@@ -70,4 +79,15 @@ class AddedGradients:
                 "other: steps of several forwards before a backward are the plain ones within "
                 "rounding"
             )
+        elif not self._is_told and self._given_results.intersection(
+            at for i, at in trained.results.items() if i in part.sums
+        ):
+            self._is_told = True
+            self._tell(
+                f"{part.name} reads a result of another graph several times, and gives the sum of "
+                "its gradients, which is added to those of other graphs; the plain step adds one "
+                "after the other: steps in which several graphs read it are the plain ones within "
+                "rounding"
+            )
+        self._given_results.update(trained.results.values())
         self._given |= dict.fromkeys(trained.of.values(), trained.cast)

@@ -164,6 +164,9 @@ class GradientLayouts:
         layout = tuple(None if i in lacking else was for i, was in enumerate(traced))
         return self._taken_by(part, number, (layout, autocast))
 
+    def stand_in(self, part: TracedPart, given: list[Any]) -> None:
+        """Leave out gradients of `part` that lack: its backward without them reads none."""
+
     def _add(self, came: Come, traced: Layout) -> None:
         """Add the part for a backward that `came` so, and the one by which later calls run."""
         layout, autocast = came

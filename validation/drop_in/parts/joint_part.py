@@ -45,7 +45,7 @@ class JointPart(NamedTuple):
     given
         The gradients that the backward half gets, in order.
     sums, casts
-        Arguments that are parameters, and whose gradients the last op adds, or casts.
+        Arguments whose gradients the last op adds; and parameters for which it casts them.
     """
 
     program: Program
@@ -183,13 +183,15 @@ class _JointBuilder(ProgramBuilder):
                 self._function(node, is_loss=False)
         program = self.program
         outputs, gradients = roles[: self.num_outputs], roles[self.num_outputs :]
-        returned = [self.became[node] if node is not None else None for node, _ in outputs]
+        # A size that Dynamo took for open, and that torch fixed in the trace, is a plain number.
+        returned = [self.became[it] if isinstance(it, torch.fx.Node) else it for it, _ in outputs]
         program.outputs = list(dict.fromkeys(it.value for it in returned if isinstance(it, Ref)))
         self._hold(outputs)
         self._put_seed("outside")
         self._protect_changed(outputs)
         found = [self._ref(node) if node is not None else -1 for node, _ in gradients]
-        sums, casts = self._made_by(found, _ADDS), self._made_by(found, _CASTS)
+        sums = self._made_by(found, _ADDS) | self._added_inputs(found)
+        casts = self._made_by(found, _CASTS)
         made = self._add_gradients(found)
         add_in_place(program)
         order_draws(program)
@@ -221,6 +223,16 @@ class _JointBuilder(ProgramBuilder):
             for i, call in calls.items()
             if call.target in targets
             and all(values[v].call != program.seed for v in refs((call.args, call.kwargs)))
+        )
+
+    def _added_inputs(self, found: Sequence[int]) -> frozenset[int]:
+        """The arguments that are no parameters, by position, whose gradients are sums."""
+        program = self.program
+        made = {i: program.values[v].call for i, v in enumerate(found) if v >= 0}
+        return frozenset(
+            i
+            for i, at in made.items()
+            if i not in self.fixed and at >= 0 and program.calls[at].target in _ADDS
         )
 
     def _argument(self, node: torch.fx.Node) -> None:
@@ -315,11 +327,13 @@ class _JointBuilder(ProgramBuilder):
         name = name or f"argument{position}"
         return name if name not in self.program.parameters else f"{name}#{position}"
 
-    def _hold(self, outputs: list[tuple[torch.fx.Node | None, Role]]) -> None:
+    def _hold(self, outputs: list[tuple[Any, Role]]) -> None:
         """Let the caller's outputs live on; their ops run once: a repeat would only add memory."""
         program = self.program
         for node, role in outputs:
-            if node is None or not isinstance(self.became[node], Ref) or role.kind == "mutation":
+            if not isinstance(node, torch.fx.Node) or not isinstance(self.became[node], Ref):
+                continue
+            if role.kind == "mutation":
                 continue  # the new content of an input is copied there at once
             value = self._ref(node)
             storage = program.storages[program.values[value].storage]

@@ -56,14 +56,18 @@ class LackingGradients:
         lacking = frozenset(i for i, it in enumerate(given) if it is None)
         found = self.taken_without(part, number, lacking) if lacking else None
         if found is not None:
-            device = next((it.device for it in given if it is not None), None)
-            for i in lacking:
-                form = part.given[i]
-                assert form.shape is not None
-                given[i] = torch.zeros((), dtype=form.dtype, device=device).expand(form.shape)
+            self.stand_in(part, given)
             return found[0], found[0].code.halves(found[1])
         put_in_form(given, part.given)
         return part, part.code.halves(number)
+
+    def stand_in(self, part: TracedPart, given: list[Any]) -> None:
+        """Put one number in the place of each gradient of `part` that lacks among `given`."""
+        device = next((it.device for it in given if it is not None), None)
+        for i, (it, form) in enumerate(zip(given, part.given, strict=True)):
+            if it is None:
+                assert form.shape is not None
+                given[i] = torch.zeros((), dtype=form.dtype, device=device).expand(form.shape)
 
     def taken_without(
         self, part: TracedPart, number: int, lacking: Container[int]

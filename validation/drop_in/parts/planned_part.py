@@ -331,9 +331,15 @@ class PlannedPart:
         """Those of them that the backward gives gradients."""
         return [i for i in self.fixed_positions if self._joint.gradients[i] >= 0]
 
+    @cached_property
+    def derived_positions(self) -> list[int]:
+        """Positions of the other arguments that the backward gives gradients."""
+        fixed = set(self.fixed_positions)
+        return [i for i, v in enumerate(self._joint.gradients) if v >= 0 and i not in fixed]
+
     @property
     def sums(self) -> frozenset[int]:
-        """Positions of the parameters whose gradients are sums of several."""
+        """Positions of the arguments whose gradients are sums of several."""
         return self._joint.sums
 
     @property

@@ -246,7 +246,9 @@ class TracedPart(PlannedPart):
         And others that were made for sizes to come, of which no step is to wait then.
         """
         trust = self.trust
-        comparison = ScheduleComparison(self, found, binding)
+        comparison = ScheduleComparison(
+            self, found, binding, lambda: self.session.room_for(self, binding)
+        )
         if trust.is_new(number, binding):
             if self.session.is_rehearsing:  # a whole step is compared with the plain one anyway
                 trust.trust(number, binding)

@@ -69,6 +69,8 @@ class KnownSteps:
     adam_bytes : Callable[[], int]
         Gives the bytes of the states of Adam for what the parts train and no optimizer has stepped,
         as far as it is known.
+    gradient_bytes : Callable[[], int]
+        Gives the bytes of gradients that are to come: a loop may hold them through a forward.
     optimizer_bytes : Callable[[], int]
         Gives what the step of an optimizer takes in all: measured, or that of Adam.
     unmeasured_bytes : Callable[[], int]
@@ -98,6 +100,7 @@ class KnownSteps:
         self.others_bytes = 0
         self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
         self.optimizer_bytes: Callable[[], int] = lambda: 0
+        self.gradient_bytes: Callable[[], int] = lambda: 0
         self.unmeasured_bytes: Callable[[], int] = lambda: 0
         self._replaced: set[int] = set()
 

@@ -96,15 +96,16 @@ def infeasible(
 def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str:
     """The budget to name where it is not known what the loop takes besides.
 
-    One that the next try refuses again, for outputs that the loop holds or for the states of its
-    optimizer, is no remedy.
+    One that the next try refuses again, for outputs that the loop holds, for the states of its
+    optimizer, or for gradients that stay until the next backward, is no remedy.
     """
-    states = known.coming_bytes
-    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS + known.growing_bytes + states
+    states, gradients = known.coming_bytes, known.gradient_bytes()
+    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS + known.growing_bytes + states + gradients
     adam = f", {format_bytes(states)} of that for the states of Adam" if states else ""
     budget = max(budget, known.optimizer_bytes() + _FEW_RESULTS)
+    late = ", for gradients that it zeroes behind the next forward," if gradients else ""
     return (
-        f"budget={budget} (with room for outputs that the loop holds and for its "
+        f"budget={budget} (with room for outputs that the loop holds{late} and for its "
         f"loss{adam}; what else it takes is not known yet), "
     )
 

@@ -88,3 +88,65 @@ def test_gradients_that_two_forwards_add_are_the_plain_ones_or_a_line_says_so(
         assert all(all(map(torch.equal, its, want)) == (reason is None) for its in found)
         assert len(lines) == (reason is not None)
         assert reason is None or reason in lines[0]
+
+
+class Reads(nn.Module):
+    """A layer that reads what it is given beside its input, so often."""
+
+    def __init__(self, num_reads):
+        super().__init__()
+        self.reads = nn.ModuleList(nn.Linear(16, 16) for _ in range(num_reads))
+
+    def forward(self, x, memory):
+        for layer in self.reads:
+            x = x + torch.tanh(layer(memory)) * x
+        return x
+
+
+class Skipping(nn.Module):
+    """Layers that read one memory; numbers say which are skipped, so that each is a graph."""
+
+    def __init__(self, num_reads):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(16, 16), nn.Tanh())
+        self.layers = nn.ModuleList(Reads(num_reads) for _ in range(2))
+
+    def forward(self, x, skips):
+        memory = self.encoder(x)
+        for i, layer in enumerate(self.layers):
+            if skips[i] > 0:
+                continue
+            x = layer(x, memory)
+        return x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", ["in place", "backend"])
+@pytest.mark.parametrize("num_reads", [1, 2])
+def test_a_result_that_several_graphs_read_gets_the_plain_gradient_or_a_line_says_so(
+    num_reads, door
+):
+    """Each graph alone gives the plain step's gradients; two add sums, where that adds terms."""
+    torch.manual_seed(0)
+    plain, x = Skipping(num_reads), torch.randn(256, 16)
+    model = copy.deepcopy(plain)
+    steps = [torch.tensor(it) for it in ([0.0, 1.0], [1.0, 0.0], [0.0, 0.0])]
+    torch._dynamo.reset()
+    same = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if door == "backend":
+            call = torch.compile(model, backend="schedsim", options={"budget": "1MB"})
+        else:
+            call = schedsim.rematerialize(model, (x, steps[0]), "1MB", in_place=True)
+        for skips in (*steps, *steps):
+            for its in (plain, call):
+                its(x, skips).square().mean().backward()
+            pairs = zip(plain.parameters(), model.parameters(), strict=True)
+            same.append(all(a.grad is None or torch.equal(a.grad, b.grad) for a, b in pairs))
+            plain.zero_grad()
+            model.zero_grad()
+    lines = [str(it.message) for it in said if it.category is RoundingWarning]
+    assert same == [True, True, num_reads == 1] * 2
+    assert len(lines) == (num_reads > 1)
+    assert not lines or "a result of another graph several times" in lines[0]

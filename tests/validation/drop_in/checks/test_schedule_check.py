@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in.checks import schedule_check  # noqa: E402
 from schedsim.validation.drop_in.checks.schedule_check import generators_kept  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.parts import part_code  # noqa: E402
@@ -110,3 +111,54 @@ def test_generators_are_kept_in_no_memory_of_the_budget():
     drawn = torch.rand(3)
     torch.manual_seed(1)
     assert torch.equal(drawn, torch.rand(3))
+
+
+class WithStates(nn.Module):
+    """Gives a loss, and states of its layers, for which the loop gives no gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(6))
+
+    def forward(self, x):
+        states = []
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+            states.append(x.mean(1))
+            if len(states) < 4:
+                states.append(x.sin() * 2)
+        return x.square().mean(), states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("budget", "is_tight"), [("460kB", False), ("410kB", True)])
+def test_a_comparison_makes_no_gradients_that_do_not_come_where_there_is_no_room(
+    budget, is_tight, monkeypatch
+):
+    """Made up for each output, they took a step that compares over its budget."""
+    calls, honest = [], schedule_check._left_by
+
+    def noting(part, number, arguments, binding, lacking):
+        calls.append((part, number, dict(arguments), binding, lacking))
+        return honest(part, number, arguments, binding, lacking)
+
+    monkeypatch.setattr(schedule_check, "_left_by", noting)
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model, x = WithStates(), torch.randn(256, 32)
+    schedsim.rematerialize(model, x, budget, in_place=True, effort=0.2)
+    for _ in range(5):
+        loss = model(x)[0]
+        loss.backward()
+        del loss
+        model.zero_grad()
+    assert calls
+    assert [bool(lacking) for *_, lacking in calls] == [is_tight] * len(calls)
+    if is_tight:
+        session = session_in(model)
+        _, _, arguments, _, _ = calls[-1]
+        held = sum(t.nbytes for t in arguments.values())
+        [reading] = AllocatorMeter().read(lambda: honest(*calls[-1]))
+        assert held + reading.peak_bytes <= session.budget_bytes
+        [reading] = AllocatorMeter().read(lambda: honest(*calls[-1][:-1], frozenset()))
+        assert held + reading.peak_bytes > session.budget_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import warnings
 
 import pytest
@@ -11,6 +13,7 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.guards.plan_variants import RoundingWarning  # noqa: E402
 from tiers import slow_where  # noqa: E402
+from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim import Schedule  # noqa: E402
@@ -130,3 +133,88 @@ def test_a_gaussian_process_is_equal_to_the_bit(door):
             step = schedsim.rematerialize(model, (x, y), "100%", in_place=in_place, effort=0.1)
         step(x, y).backward()
     assert all(map(torch.equal, [p.grad for p in model.parameters()], expected))
+
+
+class Halved(nn.Module):
+    """A graph whose outputs are both halves of its input, before a break and behind another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole, self.part, self.last = nn.Linear(16, 16), nn.Linear(8, 8), nn.Linear(8, 16)
+
+    def forward(self, x):
+        x = torch.tanh(self.whole(x))
+        torch._dynamo.graph_break()
+        one, two = x.split(8, -1)
+        y = torch.tanh(self.part(one))
+        torch._dynamo.graph_break()
+        return self.last(y * two + one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", ["in place", "backend"])
+def test_gradients_of_parts_of_an_input_stand_beside_it(door):
+    """AOTAutograd traces them within the storage of the input: the graph was refused."""
+    torch.manual_seed(0)
+    plain, x = Halved(), torch.randn(64, 16)
+    model = copy.deepcopy(plain)
+    torch._dynamo.reset()
+    if door == "backend":
+        call = torch.compile(model, backend="schedsim", options={"budget": "200kB"})
+    else:
+        call = schedsim.rematerialize(model, x, "200kB", in_place=True)
+    for _ in range(4):
+        for its in (plain, call):
+            its(x).square().mean().backward()
+        for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)
+
+
+class Spectrum(nn.Module):
+    """A transform that fixes the length of its input in the trace, and a break behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x, length = self.layer(x), x.size(1)
+        spectrum = torch.fft.irfft(torch.fft.rfft(x, n=length, dim=1), n=length, dim=1)
+        [peaks] = spectrum.mean((0, 2)).topk(int(math.log(length)))[1:]
+        torch._dynamo.graph_break()
+        return spectrum * length + x[:, peaks[0].item()][:, None]
+
+
+class Spectra(nn.Module):
+    """Two lengths go through one layer; a choice by a number makes it a frame of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.spectrum = Spectrum()
+
+    def forward(self, x):
+        total = 0.0
+        for part in (x, x[:, :12].contiguous()):
+            if part.sum() > 1e6:
+                continue
+            total = total + self.spectrum(part).square().mean()
+        return total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", ["in place", "backend"])
+def test_a_graph_may_return_a_size_that_its_trace_has_fixed(door):
+    """Dynamo takes it for open, as lengths differ: a KeyError came where the graph was traced."""
+    torch.manual_seed(0)
+    plain, x = Spectra(), torch.randn(4, 16, 8)
+    model = copy.deepcopy(plain)
+    torch._dynamo.reset()
+    if door == "backend":
+        call = torch.compile(model, backend="schedsim", options={"budget": "200kB"})
+    else:
+        call = schedsim.rematerialize(model, x, "200kB", in_place=True)
+    for _ in range(3):
+        for its in (plain, call):
+            its(x).backward()
+        for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 
 import pytest
@@ -95,6 +96,35 @@ def test_the_first_budget_that_is_named_works(door):
     named = int(re.search(r"budget=(\d+)", refused.value.hint)[1])
     assert refused.value.min_feasible_bytes < named
     train(named)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", ["in place", "backend"])
+def test_the_first_budget_that_is_named_works_where_gradients_stay_through_a_forward(door):
+    """Many loops zero them between the forward and the backward."""
+    torch.manual_seed(0)
+    x, target = torch.randn(64, 16), torch.randn(64, 16)
+
+    def train(budget):
+        torch._dynamo.reset()
+        sizes = [16, 256, 256, 256, 16]
+        layers = [it for pair in itertools.pairwise(sizes) for it in (nn.Linear(*pair), nn.Tanh())]
+        model = step = nn.Sequential(*layers)
+        options = {"budget": budget, "effort": 0.1, "extra_bytes": target.nbytes}
+        if door == "in place":
+            schedsim.rematerialize(model, (x,), in_place=True, check="never", **options)
+        else:
+            step = torch.compile(model, backend="schedsim", options=options)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(6):
+            loss = nn.functional.mse_loss(step(x), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    with pytest.raises(schedsim.InfeasibleBudgetError) as refused:
+        train(600_000)
+    train(int(re.search(r"budget=(\d+)", refused.value.hint)[1]))
 
 
 @pytest.mark.slow
