@@ -14,7 +14,7 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-_CPU, _BOTH = ("cpu",), ("cpu", "cuda")
+_CPU, _CUDA, _BOTH = ("cpu",), ("cuda",), ("cpu", "cuda")
 
 IN_FORMAT = {
     "_batch_norm_with_update.default": (0, _CPU),  # CUDA's forward keeps the strides, as the fakes
@@ -26,6 +26,7 @@ IN_FORMAT = {
     "native_batch_norm_backward.default": (1, _BOTH),
     "channel_shuffle.default": (0, _CPU),
     "max_unpool2d.default": (0, _CPU),
+    "native_dropout_backward.default": (0, _CUDA),
     "replication_pad2d_backward.default": (1, _CPU),
     "upsample_bilinear2d.default": (0, _BOTH),
     "upsample_trilinear3d.default": (0, _BOTH),
@@ -38,26 +39,29 @@ The first result is in the order of dimensions, or channels-last where the input
 STATISTICS = {"native_layer_norm.default": 2}
 """Ops that return mean and deviation -> the position of the weight, before that of the bias."""
 
+IN_EVALUATION = {"native_batch_norm_backward.default": (7, _CUDA)}
+"""Ops -> the position of a flag, and devices; without it the first result is in order."""
+
 PRODUCTS = {
-    "copysign.Tensor": 0,
-    "div.Tensor_mode": 0,
-    "floor_divide.default": 0,
-    "hardsigmoid_backward.default": 0,
-    "hardswish_backward.default": 0,
-    "hardtanh_backward.default": 0,
-    "heaviside.default": 0,
-    "logaddexp.default": 0,
-    "logaddexp2.default": 0,
-    "logical_and.default": 0,
-    "logical_or.default": 0,
-    "logical_xor.default": 0,
-    "logit_backward.default": 0,
-    "native_dropout_backward.default": 0,
-    "softplus_backward.default": 0,
-    "special_xlog1py.default": 0,
-    "xlogy.Tensor": 0,
+    "copysign.Tensor": (0, _BOTH),
+    "div.Tensor_mode": (0, _BOTH),
+    "floor_divide.default": (0, _BOTH),
+    "hardsigmoid_backward.default": (0, _BOTH),
+    "hardswish_backward.default": (0, _BOTH),
+    "hardtanh_backward.default": (0, _BOTH),
+    "heaviside.default": (0, _BOTH),
+    "logaddexp.default": (0, _BOTH),
+    "logaddexp2.default": (0, _BOTH),
+    "logical_and.default": (0, _BOTH),
+    "logical_or.default": (0, _BOTH),
+    "logical_xor.default": (0, _BOTH),
+    "logit_backward.default": (0, _BOTH),
+    "native_dropout_backward.default": (0, _CPU),
+    "softplus_backward.default": (0, _BOTH),
+    "special_xlog1py.default": (0, _BOTH),
+    "xlogy.Tensor": (0, _BOTH),
 }
-"""Ops -> the position of the first of two operands; their result is written as a product is."""
+"""Ops -> the position of the first of two operands, and devices; results lie as a product's."""
 
 ORDERED = {
     "_log_softmax_backward_data.default": (0, _CPU),
@@ -84,6 +88,9 @@ def true_layouts() -> Iterator[None]:
     the order of dimensions or of one operand, the kernels as products do; those of losses do the
     opposite.
     """
+
+    def in_order(found: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(found, memory_format=torch.contiguous_format)
 
     def laid_out(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
         @functools.wraps(own)  # torch looks at its name and module
@@ -113,20 +120,27 @@ def true_layouts() -> Iterator[None]:
 
         return run
 
-    def as_product(own: Callable[..., Any], position: int) -> Callable[..., Any]:
+    def evaluated(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            first, *rest = own(*args, **kwargs)
+            if first is not None and first.device.type in devices and not args[position]:
+                first = in_order(first)
+            return (first, *rest)
+
+        return run
+
+    def as_product(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
         @functools.wraps(own)
         def run(*args: Any, **kwargs: Any) -> Any:
             found = own(*args, **kwargs)
-            if found.device.type not in _BOTH:
+            if found.device.type not in devices:
                 return found
             return torch.empty_like(
                 torch.mul(*args[position : position + 2]), dtype=found.dtype, device=found.device
             )
 
         return run
-
-    def in_order(found: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(found, memory_format=torch.contiguous_format)
 
     def ordered(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
         @functools.wraps(own)
@@ -157,7 +171,8 @@ def true_layouts() -> Iterator[None]:
     rules: list[tuple[str, Callable[..., Any], int, tuple[str, ...]]] = [
         *((name, laid_out, place, devices) for name, (place, devices) in IN_FORMAT.items()),
         *((name, typed, place, ()) for name, place in STATISTICS.items()),
-        *((name, as_product, place, ()) for name, place in PRODUCTS.items()),
+        *((name, evaluated, place, devices) for name, (place, devices) in IN_EVALUATION.items()),
+        *((name, as_product, place, devices) for name, (place, devices) in PRODUCTS.items()),
         *((name, ordered, place, devices) for name, (place, devices) in ORDERED.items()),
     ]
     for name, rule, position, devices in rules:
@@ -176,10 +191,10 @@ def true_layouts() -> Iterator[None]:
         yield
     finally:
         is_over = True
+        for table, op, own in reversed(before):
+            table[op] = own
         for op in added:
             del op_implementations_dict[op]
-        for table, op, own in before:
-            table[op] = own
         FakeTensorMode.cache_clear()
 
 

@@ -22,22 +22,37 @@ INPUTS = {
 }
 
 
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+        ],
+    ),
+]
+
+
 @pytest.mark.parametrize("form", INPUTS)
 @pytest.mark.parametrize("like", [True, False])
-def test_batch_norms(form, like):
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("device", DEVICES)
+def test_batch_norms(form, like, trains, device):
     """Forward and backward, with a gradient laid out as the result or in order."""
 
     def strides(x):
-        aten, weight = torch.ops.aten, torch.ones(3)
-        zeros = torch.zeros(3)
-        out = aten._native_batch_norm_legit_functional(x, weight, None, zeros, weight, True, 0.1, 1)
-        given = torch.ones_like(out[0]) if like else torch.ones(x.shape)
+        aten, weight = torch.ops.aten, torch.ones(x.shape[1], device=device)
+        zeros = torch.zeros(x.shape[1], device=device)
+        normalized = aten._native_batch_norm_legit_functional
+        out = normalized(x, weight, None, zeros, weight, trains, 0.1, 1)
+        given = torch.ones_like(out[0]) if like else torch.ones(x.shape, device=device)
         back = aten.native_batch_norm_backward(
-            given, x, weight, zeros, weight, out[1], out[2], True, 1.0, [True, True, True]
+            given, x, weight, zeros, weight, out[1], out[2], trains, 1.0, [True, True, True]
         )
         return [t.stride() for t in (out[0], back[0])]
 
-    x = INPUTS[form]()
+    x = INPUTS[form]().to(device)
     expected = strides(x)
     mode = fake_mode()
     with true_layouts(), mode:
@@ -59,15 +74,16 @@ def test_statistics_of_layer_norms_have_the_type_of_the_weight(kind):
     assert faked == made(*given)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("form", INPUTS)
-def test_backward_of_dropout(form):
-    """A product of a gradient in some layout with a mask in order."""
+def test_backward_of_dropout(form, device):
+    """A product of a gradient with a mask in order; on CUDA in the gradient's format."""
 
     def strides(gradient, mask):
         return torch.ops.aten.native_dropout_backward(gradient, mask, 1.5).stride()
 
-    gradient = INPUTS[form]()
-    mask = torch.ones(gradient.shape, dtype=torch.bool)
+    gradient = INPUTS[form]().to(device)
+    mask = torch.ones(gradient.shape, dtype=torch.bool, device=device)
     expected = strides(gradient, mask)
     mode = fake_mode()
     with true_layouts(), mode:
@@ -117,16 +133,6 @@ def test_backwards_of_losses(name, more, form):
         assert faked == op(*given, *more).stride()
 
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-        ],
-    ),
-]
 aten = torch.ops.aten
 ON_BOTH = {
     "hardswish_backward": lambda x: aten.hardswish_backward(x.contiguous(), x),
