@@ -39,6 +39,9 @@ The first result is in the order of dimensions, or channels-last where the input
 STATISTICS = {"native_layer_norm.default": 2}
 """Ops that return mean and deviation -> the position of the weight, before that of the bias."""
 
+LIKE = {"binary_cross_entropy_backward.default": (1, _BOTH)}
+"""Ops -> the position of an input, and devices; the result lies as that input does."""
+
 IN_EVALUATION = {"native_batch_norm_backward.default": (7, _CUDA)}
 """Ops -> the position of a flag, and devices; without it the first result is in order."""
 
@@ -64,11 +67,12 @@ PRODUCTS = {
 """Ops -> the position of the first of two operands, and devices; results lie as a product's."""
 
 ORDERED = {
-    "_log_softmax_backward_data.default": (0, _CPU),
+    "_log_softmax_backward_data.default": (0, _BOTH),
     "glu_backward.default": (1, _BOTH),
     "huber_loss_backward.default": (1, _BOTH),
     "log_sigmoid_forward.default": (0, _CPU),
-    "mse_loss_backward.default": (1, _CPU),
+    "mse_loss_backward.default": (1, _BOTH),
+    "nll_loss2d_forward.default": (0, _BOTH),
     "normal.Tensor_Tensor": (0, _BOTH),
     "pow.Scalar": (1, _BOTH),
     "smooth_l1_loss_backward.default": (1, _BOTH),
@@ -117,6 +121,16 @@ def true_layouts() -> Iterator[None]:
             if held and first.device.type == "cpu":
                 mean, deviation = mean.to(held[0].dtype), deviation.to(held[0].dtype)
             return first, mean, deviation
+
+        return run
+
+    def like(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            found, given = own(*args, **kwargs), args[position]
+            if given.device.type not in devices:
+                return found
+            return torch.empty_like(given, dtype=found.dtype)
 
         return run
 
@@ -171,6 +185,7 @@ def true_layouts() -> Iterator[None]:
     rules: list[tuple[str, Callable[..., Any], int, tuple[str, ...]]] = [
         *((name, laid_out, place, devices) for name, (place, devices) in IN_FORMAT.items()),
         *((name, typed, place, ()) for name, place in STATISTICS.items()),
+        *((name, like, place, devices) for name, (place, devices) in LIKE.items()),
         *((name, evaluated, place, devices) for name, (place, devices) in IN_EVALUATION.items()),
         *((name, as_product, place, devices) for name, (place, devices) in PRODUCTS.items()),
         *((name, ordered, place, devices) for name, (place, devices) in ORDERED.items()),

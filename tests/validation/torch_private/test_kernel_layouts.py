@@ -112,6 +112,7 @@ def test_backwards_of_activations(name, form):
         assert faked == op(*given, *more).stride()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("form", INPUTS)
 @pytest.mark.parametrize(
     ("name", "more"),
@@ -122,11 +123,11 @@ def test_backwards_of_activations(name, form):
         ("_log_softmax_backward_data", (1, torch.float32)),
     ],
 )
-def test_backwards_of_losses(name, more, form):
+def test_backwards_of_losses(name, more, form, device):
     """Of an output in some layout."""
-    op, one = getattr(torch.ops.aten, name), INPUTS[form]()
+    op, one = getattr(torch.ops.aten, name), INPUTS[form]().to(device)
     for other in (one.clone(), one.contiguous()):
-        given = (one, other) if name.startswith("_") else (torch.ones(()), one, other)
+        given = (one, other) if name.startswith("_") else (one.sum(), one, other)
         mode = fake_mode()
         with true_layouts(), mode:
             faked = op(*map(mode.from_tensor, given), *more).stride()
@@ -143,6 +144,8 @@ ON_BOTH = {
     "log_sigmoid_forward": lambda x: aten.log_sigmoid_forward(x)[0],
     "glu_backward": lambda x: aten.glu_backward(x, torch.cat([x, x], -1), -1),
     "glu_backward of a slice": lambda x: aten.glu_backward(x.contiguous(), torch.cat([x, x], 0), 0),
+    "bce_backward": lambda x: aten.binary_cross_entropy_backward(x.contiguous(), x, x),
+    "bce_backward of another": lambda x: aten.binary_cross_entropy_backward(x, x.contiguous(), x),
     "pow": lambda x: torch.pow(2.0, x),
     "copysign": lambda x: torch.copysign(x, torch.ones((), device=x.device)),
     "div": lambda x: torch.div(x, torch.ones((), device=x.device), rounding_mode="floor"),
@@ -178,6 +181,9 @@ IMAGES = {
     "shuffled": lambda x: torch.channel_shuffle(x, 2),
     "padded, backward": lambda x: aten.replication_pad2d_backward(
         nn.functional.pad(x, (1, 1, 1, 1), mode="replicate").contiguous(), x, [1, 1, 1, 1]
+    ),
+    "loss of places": lambda x: nn.functional.cross_entropy(
+        x, x.new_zeros(2, 4, 5, dtype=torch.int64).mT.contiguous().mT, reduction="none"
     ),
     "unpooled": lambda x: nn.functional.max_unpool2d(
         x, torch.arange(x[0, 0].numel(), device=x.device).view(x.shape[2:]).expand(x.shape) * 2, 2
