@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,69 +15,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 _CPU, _CUDA, _BOTH = ("cpu",), ("cuda",), ("cpu", "cuda")
-
-IN_FORMAT = {
-    "_batch_norm_with_update.default": (0, _CPU),  # CUDA's forward keeps the strides, as the fakes
-    "_native_batch_norm_legit.default": (0, _CPU),
-    "_native_batch_norm_legit.no_stats": (0, _CPU),
-    "_native_batch_norm_legit_functional.default": (0, _CPU),
-    "native_batch_norm.default": (0, _CPU),
-    "batch_norm_backward.default": (1, _BOTH),
-    "native_batch_norm_backward.default": (1, _BOTH),
-    "channel_shuffle.default": (0, _CPU),
-    "max_unpool2d.default": (0, _CPU),
-    "native_dropout_backward.default": (0, _CUDA),
-    "replication_pad2d_backward.default": (1, _CPU),
-    "upsample_bilinear2d.default": (0, _BOTH),
-    "upsample_trilinear3d.default": (0, _BOTH),
-}
-"""Ops -> the position of an input, and devices.
-
-The first result is in the order of dimensions, or channels-last where the input is.
-"""
-
-STATISTICS = {"native_layer_norm.default": 2}
-"""Ops that return mean and deviation -> the position of the weight, before that of the bias."""
-
-LIKE = {"binary_cross_entropy_backward.default": (1, _BOTH)}
-"""Ops -> the position of an input, and devices; the result lies as that input does."""
-
-IN_EVALUATION = {"native_batch_norm_backward.default": (7, _CUDA)}
-"""Ops -> the position of a flag, and devices; without it the first result is in order."""
-
-PRODUCTS = {
-    "copysign.Tensor": (0, _BOTH),
-    "div.Tensor_mode": (0, _BOTH),
-    "floor_divide.default": (0, _BOTH),
-    "hardsigmoid_backward.default": (0, _BOTH),
-    "hardswish_backward.default": (0, _BOTH),
-    "hardtanh_backward.default": (0, _BOTH),
-    "heaviside.default": (0, _BOTH),
-    "logaddexp.default": (0, _BOTH),
-    "logaddexp2.default": (0, _BOTH),
-    "logical_and.default": (0, _BOTH),
-    "logical_or.default": (0, _BOTH),
-    "logical_xor.default": (0, _BOTH),
-    "logit_backward.default": (0, _BOTH),
-    "native_dropout_backward.default": (0, _CPU),
-    "softplus_backward.default": (0, _BOTH),
-    "special_xlog1py.default": (0, _BOTH),
-    "xlogy.Tensor": (0, _BOTH),
-}
-"""Ops -> the position of the first of two operands, and devices; results lie as a product's."""
-
-ORDERED = {
-    "_log_softmax_backward_data.default": (0, _BOTH),
-    "glu_backward.default": (1, _BOTH),
-    "huber_loss_backward.default": (1, _BOTH),
-    "log_sigmoid_forward.default": (0, _CPU),
-    "mse_loss_backward.default": (1, _BOTH),
-    "nll_loss2d_forward.default": (0, _BOTH),
-    "normal.Tensor_Tensor": (0, _BOTH),
-    "pow.Scalar": (1, _BOTH),
-    "smooth_l1_loss_backward.default": (1, _BOTH),
-}
-"""Ops -> the position of an input, and devices; results are written in the order of dimensions."""
 
 
 @contextmanager
@@ -92,82 +29,6 @@ def true_layouts() -> Iterator[None]:
     the order of dimensions or of one operand, the kernels as products do; those of losses do the
     opposite.
     """
-
-    def in_order(found: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(found, memory_format=torch.contiguous_format)
-
-    def laid_out(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
-        @functools.wraps(own)  # torch looks at its name and module
-        def run(*args: Any, **kwargs: Any) -> Any:
-            found = own(*args, **kwargs)
-            given = args[position]
-            if given.device.type not in devices:
-                return found
-            memory_format = suggest_memory_format(given)
-            if isinstance(found, torch.Tensor):
-                return torch.empty_like(found, memory_format=memory_format)
-            first, *rest = found
-            if first is not None:
-                first = torch.empty_like(first, memory_format=memory_format)
-            return (first, *rest)
-
-        return run
-
-    def typed(own: Callable[..., Any], position: int) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            first, mean, deviation = own(*args, **kwargs)
-            held = [t for t in args[position : position + 2] if isinstance(t, torch.Tensor)]
-            if held and first.device.type == "cpu":
-                mean, deviation = mean.to(held[0].dtype), deviation.to(held[0].dtype)
-            return first, mean, deviation
-
-        return run
-
-    def like(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            found, given = own(*args, **kwargs), args[position]
-            if given.device.type not in devices:
-                return found
-            return torch.empty_like(given, dtype=found.dtype)
-
-        return run
-
-    def evaluated(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            first, *rest = own(*args, **kwargs)
-            if first is not None and first.device.type in devices and not args[position]:
-                first = in_order(first)
-            return (first, *rest)
-
-        return run
-
-    def as_product(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            found = own(*args, **kwargs)
-            if found.device.type not in devices:
-                return found
-            return torch.empty_like(
-                torch.mul(*args[position : position + 2]), dtype=found.dtype, device=found.device
-            )
-
-        return run
-
-    def ordered(own: Callable[..., Any], position: int, *devices: str) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            found = own(*args, **kwargs)
-            if args[position].device.type not in devices:
-                return found
-            if isinstance(found, torch.Tensor):
-                return in_order(found)
-            return tuple(map(in_order, found))
-
-        return run
-
     is_over = False
 
     def for_fakes(own: Callable[..., Any], of_kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,25 +43,19 @@ def true_layouts() -> Iterator[None]:
 
     before: list[tuple[dict[Any, Callable[..., Any]], Any, Callable[..., Any]]] = []
     added: list[Any] = []
-    rules: list[tuple[str, Callable[..., Any], int, tuple[str, ...]]] = [
-        *((name, laid_out, place, devices) for name, (place, devices) in IN_FORMAT.items()),
-        *((name, typed, place, ()) for name, place in STATISTICS.items()),
-        *((name, like, place, devices) for name, (place, devices) in LIKE.items()),
-        *((name, evaluated, place, devices) for name, (place, devices) in IN_EVALUATION.items()),
-        *((name, as_product, place, devices) for name, (place, devices) in PRODUCTS.items()),
-        *((name, ordered, place, devices) for name, (place, devices) in ORDERED.items()),
-    ]
-    for name, rule, position, devices in rules:
+    for name, rule, position, devices in RULES:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload)
         # Functions of fake tensors alone take the mode and the op before its arguments.
         for table, first in ((decomposition_table, 0), (op_implementations_dict, 2)):
             if op in table:
-                before.append((table, op, table[op]))
-                table[op] = for_fakes(table[op], rule(table[op], first + position, *devices))
+                own = table[op]
+                before.append((table, op, own))
+                table[op] = for_fakes(own, _ruled(own, rule, first + position, devices))
         if op not in op_implementations_dict and not _is_decomposed(op):
             added.append(op)
-            op_implementations_dict[op] = _once(rule(_as_torch_says, 2 + position, *devices))
+            laid = _ruled(_as_torch_says, rule, 2 + position, devices)
+            op_implementations_dict[op] = _once(laid)
     FakeTensorMode.cache_clear()
     try:
         yield
@@ -211,6 +66,118 @@ def true_layouts() -> Iterator[None]:
         for op in added:
             del op_implementations_dict[op]
         FakeTensorMode.cache_clear()
+
+
+def _ruled(
+    own: Callable[..., Any], rule: Callable[..., Any], position: int, devices: Sequence[str]
+) -> Callable[..., Any]:
+    """`own`, whose result on one of `devices` goes through `rule`."""
+
+    @functools.wraps(own)  # torch looks at its name and module
+    def run(*args: Any, **kwargs: Any) -> Any:
+        found = own(*args, **kwargs)
+        device = next(it.device.type for it in args if isinstance(it, torch.Tensor))
+        return rule(found, args, position) if device in devices else found
+
+    return run
+
+
+def _in_format(found: Any, args: Sequence[Any], position: int) -> Any:
+    """The first result is in order, or channels-last where the input is."""
+    memory_format = suggest_memory_format(args[position])
+    return _first(found, lambda it: torch.empty_like(it, memory_format=memory_format))
+
+
+def _like(found: Any, args: Sequence[Any], position: int) -> Any:
+    """The result lies as the input does."""
+    return torch.empty_like(args[position], dtype=found.dtype)
+
+
+def _in_order(found: Any, args: Sequence[Any], position: int) -> Any:
+    """All results are in the order of dimensions."""
+    if isinstance(found, torch.Tensor):
+        return _ordered(found)
+    return tuple(map(_ordered, found))
+
+
+def _in_order_if_evaluated(found: Any, args: Sequence[Any], position: int) -> Any:
+    """The first result is in order, where the argument at `position` says that nothing trains."""
+    return found if args[position] else _first(found, _ordered)
+
+
+def _as_product(found: Any, args: Sequence[Any], position: int) -> Any:
+    """The result lies as a product of two operands, of which `position` is the first."""
+    product = torch.mul(*args[position : position + 2])
+    return torch.empty_like(product, dtype=found.dtype, device=found.device)
+
+
+def _statistics(found: Any, args: Sequence[Any], position: int) -> Any:
+    """Mean and deviation have the type of the weight at `position`, or of the bias behind it."""
+    first, mean, deviation = found
+    held = [it for it in args[position : position + 2] if isinstance(it, torch.Tensor)]
+    if held:
+        mean, deviation = mean.to(held[0].dtype), deviation.to(held[0].dtype)
+    return first, mean, deviation
+
+
+def _first(found: Any, lay: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`found` with its first result laid out; there may be none."""
+    if isinstance(found, torch.Tensor):
+        return lay(found)
+    first, *rest = found
+    return (first if first is None else lay(first), *rest)
+
+
+def _ordered(found: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(found, memory_format=torch.contiguous_format)
+
+
+RULES: list[tuple[str, Callable[..., Any], int, Sequence[str]]] = [
+    # CUDA's forwards of batch norms keep the strides, as the fakes do.
+    ("_batch_norm_with_update.default", _in_format, 0, _CPU),
+    ("_native_batch_norm_legit.default", _in_format, 0, _CPU),
+    ("_native_batch_norm_legit.no_stats", _in_format, 0, _CPU),
+    ("_native_batch_norm_legit_functional.default", _in_format, 0, _CPU),
+    ("native_batch_norm.default", _in_format, 0, _CPU),
+    ("batch_norm_backward.default", _in_format, 1, _BOTH),
+    ("native_batch_norm_backward.default", _in_format, 1, _BOTH),
+    ("native_batch_norm_backward.default", _in_order_if_evaluated, 7, _CUDA),
+    ("channel_shuffle.default", _in_format, 0, _CPU),
+    ("max_unpool2d.default", _in_format, 0, _CPU),
+    ("replication_pad2d_backward.default", _in_format, 1, _CPU),
+    ("upsample_bilinear2d.default", _in_format, 0, _BOTH),
+    ("upsample_trilinear3d.default", _in_format, 0, _BOTH),
+    ("native_layer_norm.default", _statistics, 2, _CPU),
+    ("binary_cross_entropy_backward.default", _like, 1, _BOTH),
+    ("copysign.Tensor", _as_product, 0, _BOTH),
+    ("div.Tensor_mode", _as_product, 0, _BOTH),
+    ("floor_divide.default", _as_product, 0, _BOTH),
+    ("hardsigmoid_backward.default", _as_product, 0, _BOTH),
+    ("hardswish_backward.default", _as_product, 0, _BOTH),
+    ("hardtanh_backward.default", _as_product, 0, _BOTH),
+    ("heaviside.default", _as_product, 0, _BOTH),
+    ("logaddexp.default", _as_product, 0, _BOTH),
+    ("logaddexp2.default", _as_product, 0, _BOTH),
+    ("logical_and.default", _as_product, 0, _BOTH),
+    ("logical_or.default", _as_product, 0, _BOTH),
+    ("logical_xor.default", _as_product, 0, _BOTH),
+    ("logit_backward.default", _as_product, 0, _BOTH),
+    ("native_dropout_backward.default", _as_product, 0, _CPU),
+    ("native_dropout_backward.default", _in_format, 0, _CUDA),
+    ("softplus_backward.default", _as_product, 0, _BOTH),
+    ("special_xlog1py.default", _as_product, 0, _BOTH),
+    ("xlogy.Tensor", _as_product, 0, _BOTH),
+    ("_log_softmax_backward_data.default", _in_order, 0, _BOTH),
+    ("glu_backward.default", _in_order, 1, _BOTH),
+    ("huber_loss_backward.default", _in_order, 1, _BOTH),
+    ("log_sigmoid_forward.default", _in_order, 0, _CPU),
+    ("mse_loss_backward.default", _in_order, 1, _BOTH),
+    ("nll_loss2d_forward.default", _in_order, 0, _BOTH),
+    ("normal.Tensor_Tensor", _in_order, 0, _BOTH),
+    ("pow.Scalar", _in_order, 1, _BOTH),
+    ("smooth_l1_loss_backward.default", _in_order, 1, _BOTH),
+]
+"""Op, what is done to its results, the position of an argument that tells, and devices."""
 
 
 def _is_decomposed(op: Any) -> bool:
