@@ -12,6 +12,7 @@ from .rank_step import RankStep
 from .rank_time import split_seconds
 from .stages import StageParts, end_parameters, layer_shard, layer_share
 from .training import Training
+from .unit_seconds import UnitSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +99,14 @@ def layer_once(
     gathered_bytes: int,
 ) -> LayerOnce:
     """Of `layer`, whose parameters are gathered in so many bytes."""
-    count, ranks = layer_share(model, degrees, layer), degrees.replicate * degrees.shards
-    span = degrees.shards * degrees.tensor
-
-    def link_s(size_bytes: int) -> float:
-        return fabric.gather_s(size_bytes, degrees.shards, span)
-
-    if training.state == "megatron":
-        return LayerOnce(0.0, 0.0, 0.0, link_s(4 * count), 0.0)
-    if training.state == "bf16":
-        reduce_s = fabric.all_reduce_s(2 * count, ranks, ranks * degrees.tensor) if ranks > 1 else 0
+    count, shard = layer_share(model, degrees, layer), layer_shard(model, degrees, layer)
+    unit = UnitSeconds(degrees, training, fabric)
+    reduce_s = unit.reduce_s(count, shard)
+    if training.state != "fsdp2":
         return LayerOnce(0.0, 0.0, 0.0, reduce_s, 0.0)
-    reduce_s = link_s(4 * count)
-    if degrees.replicate > 1:
-        shard = 4 * layer_shard(model, degrees, layer)
-        reduce_s += fabric.all_reduce_s(shard, degrees.replicate, ranks * degrees.tensor)
+    pack_s = unit.pack_s(count)
     return LayerOnce(
-        link_s(gathered_bytes),
-        fabric.op_s(0, 0, 2 * gathered_bytes),
-        fabric.op_s(0, 0, 6 * count),
-        reduce_s,
-        fabric.op_s(0, 0, 6 * count),
+        unit.link_s(gathered_bytes), unit.unpack_s(gathered_bytes), pack_s, reduce_s, pack_s
     )
 
 
@@ -138,14 +126,5 @@ def optimizer_s(
         whole += sum(ends) + sum(layer_share(model, degrees, one) for one in stage.layers)
         shard += sum(-(-one // degrees.shards) for one in ends)
         shard += sum(layer_shard(model, degrees, one) for one in stage.layers)
-    if training.state == "bf16":
-        shard *= degrees.shards
-    moved = (28 if training.fused_optimizer else 44) * shard
-    if training.state == "bf16":
-        moved //= 2
-    link_s = 0.0
-    if training.state == "megatron":
-        # The first bucket of the next step's parameters.
-        link_s = fabric.gather_s(2 * whole, degrees.shards, degrees.shards * degrees.tensor)
-        link_s /= max(1, sum(len(stage.layers) for stage in stages))
-    return fabric.op_s(0, 0, moved) + link_s
+    num_layers = sum(len(stage.layers) for stage in stages)
+    return UnitSeconds(degrees, training, fabric).optimizer_s(shard, whole, num_layers)

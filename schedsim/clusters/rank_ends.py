@@ -392,30 +392,19 @@ class EndWriter(UnitWriter):
             for unit in [*map(str, stage.layers), *self._end_units(stage)]
         )
         self.results += self._sharded.values()
-        if self.training.state == "bf16":
-            shard *= self.degrees.shards
-        moved = 28 * shard if self.training.fused_optimizer else 44 * shard
-        workspace = 0 if self.training.fused_optimizer else 4 * shard
-        if self.training.state == "bf16":
-            moved, workspace = moved // 2, 0
-        link_s = 0.0
-        if self.training.state == "megatron":
-            workspace = 0
-            whole = sum(
-                self._unit_parameters(unit)
-                for stage in self.stages.values()
-                for unit in [*map(str, stage.layers), *self._end_units(stage)]
-            )
-            # Gathering parameters overlaps with the next forward, except for the first bucket.
-            link_s = self._shard_link_s(2 * whole) / max(
-                1, sum(len(stage.layers) for stage in self.stages.values())
-            )
+        whole = sum(
+            self._unit_parameters(unit)
+            for stage in self.stages.values()
+            for unit in [*map(str, stage.layers), *self._end_units(stage)]
+        )
+        plain = self.training.state == "fsdp2" and not self.training.fused_optimizer
+        num_layers = sum(len(stage.layers) for stage in self.stages.values())
         self._add(
             Op(
                 "optimizer",
                 "backward",
-                self.fabric.op_s(0, 0, moved) + link_s,
-                workspace,
+                self.seconds.optimizer_s(shard, whole, num_layers),
+                4 * shard if plain else 0,
                 tuple(self._sharded.values()),
             )
         )

@@ -14,6 +14,7 @@ from .degrees import Degrees
 from .fabric import Fabric
 from .stages import StageParts, end_parameters, layer_shard, layer_share
 from .training import Training
+from .unit_seconds import UnitSeconds
 
 SHARD_STREAM = "link:shard"
 """The stream that gathers parameters and reduces gradients, one by one: they share the links."""
@@ -36,6 +37,7 @@ class UnitWriter:
         self.degrees = degrees
         self.training = training
         self.fabric = fabric
+        self.seconds = UnitSeconds(degrees, training, fabric)
         self.stages = {stage.number: stage for stage in stages}
         self.one_stream = one_stream
         self.tokens = training.micro_batch(degrees) * training.seq // degrees.context
@@ -114,10 +116,6 @@ class UnitWriter:
         """Bytes of a unit's whole parameters as they are gathered."""
         return 2 * self._unit_parameters(unit)
 
-    def _shard_link_s(self, size_bytes: int) -> float:
-        degrees = self.degrees
-        return self.fabric.gather_s(size_bytes, degrees.shards, degrees.shards * degrees.tensor)
-
     def _weight(self, unit: str, micro: int) -> str:
         """The name of gathered parameters, as a micro-batch reads them."""
         return f"W {unit}" if self._stays or not unit.isdecimal() else f"W {unit} {micro}"
@@ -141,7 +139,7 @@ class UnitWriter:
             Op(
                 name,
                 "forward",
-                self._shard_link_s(size),
+                self.seconds.link_s(size),
                 0,
                 (),
                 {f"{buffer} cast": cast, buffer: size},
@@ -160,7 +158,7 @@ class UnitWriter:
         size = self._gathered_bytes(unit)
         # Sent tensors are dropped when the host has issued the gather.
         reads = (buffer,) if self.one_stream else (buffer, f"{buffer} cast")
-        moved = self.fabric.op_s(0, 0, 2 * size)
+        moved = self.seconds.unpack_s(size)
         self._add(Op(name, "forward", moved, 0, reads, {weight: size}))
 
     def _gather_now(self, unit: str, micro: int) -> None:
@@ -189,18 +187,16 @@ class UnitWriter:
             return
         names = tuple(gradients.split("|"))
         state = self.training.state
-        count = self._unit_parameters(unit)
+        count, kept = self._unit_parameters(unit), self._shard_parameters(unit)
+        seconds = self.seconds.reduce_s(count, kept)
         if state == "megatron":
             # Gradients are reduced, and parameters gathered, beside computation.
-            seconds = self._shard_link_s(4 * count)
             self._add(
                 Op(f"reduce {unit} {key}", "backward", seconds, 0, names, stream=SHARD_STREAM)
             )
             return
         if state == "bf16":
             if self.degrees.replicate * self.degrees.shards > 1:
-                ranks = self.degrees.replicate * self.degrees.shards
-                seconds = self.fabric.all_reduce_s(2 * count, ranks, ranks * self.degrees.tensor)
                 self._add(
                     Op(f"reduce {unit} {key}", "backward", seconds, 0, names, stream=SHARD_STREAM)
                 )
@@ -210,13 +206,8 @@ class UnitWriter:
             self._add(Op(f"reshard {weight}", "backward", reads=(weight,)))
         self._release()
         buffer = f"RS {unit} {key}"
-        moved = self.fabric.op_s(0, 0, 6 * count)
+        moved = self.seconds.pack_s(count)
         self._add(Op(f"pack {unit} {key}", "backward", moved, 0, names, {buffer: 4 * count}))
-        shard = 4 * self._shard_parameters(unit)
-        seconds = self._shard_link_s(4 * count)
-        if self.degrees.replicate > 1:
-            span = self.degrees.replicate * self.degrees.shards * self.degrees.tensor
-            seconds += self.fabric.all_reduce_s(shard, self.degrees.replicate, span)
         made, before = f"SG {unit} {key}", self._sharded.get(unit)
         reads = (buffer, before) if before else (buffer,)
         in_place = {made: before} if before else {}
@@ -227,7 +218,7 @@ class UnitWriter:
                 seconds,
                 0,
                 reads,
-                {made: shard},
+                {made: 4 * kept},
                 in_place=in_place,
                 stream=SHARD_STREAM,
             )

@@ -1,0 +1,57 @@
+"""Seconds of what moves a unit of parameters: gathered, unpacked, packed, reduced, stepped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .degrees import Degrees
+from .fabric import Fabric
+from .training import Training
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSeconds:
+    """Of units of a rank, by the number of their parameters on one tensor-parallel rank."""
+
+    degrees: Degrees
+    training: Training
+    fabric: Fabric
+
+    def link_s(self, size_bytes: int) -> float:
+        """Gathering `size_bytes` over the ranks that share parameters, or reducing them."""
+        degrees = self.degrees
+        return self.fabric.gather_s(size_bytes, degrees.shards, degrees.shards * degrees.tensor)
+
+    def unpack_s(self, gathered_bytes: int) -> float:
+        """Copying gathered parameters out of their buffer."""
+        return self.fabric.op_s(0, 0, 2 * gathered_bytes)
+
+    def pack_s(self, count: int) -> float:
+        """Copying 16-bit gradients into a buffer of fp32; adding them to a sum takes as long."""
+        return self.fabric.op_s(0, 0, 6 * count)
+
+    def reduce_s(self, count: int, shard: int) -> float:
+        """Reducing gradients of `count` parameters, of which the rank keeps `shard`."""
+        degrees = self.degrees
+        ranks = degrees.replicate * degrees.shards
+        span = ranks * degrees.tensor
+        if self.training.state == "bf16":
+            return self.fabric.all_reduce_s(2 * count, ranks, span) if ranks > 1 else 0.0
+        seconds = self.link_s(4 * count)
+        if self.training.state == "fsdp2" and degrees.replicate > 1:
+            seconds += self.fabric.all_reduce_s(4 * shard, degrees.replicate, span)
+        return seconds
+
+    def optimizer_s(self, shard: int, whole: int, num_layers: int) -> float:
+        """A step of the optimizer, with `shard` of `whole` parameters in `num_layers` layers."""
+        state = self.training.state
+        if state == "bf16":
+            shard *= self.degrees.shards
+        moved = (28 if self.training.fused_optimizer else 44) * shard
+        if state == "bf16":
+            moved //= 2
+        link_s = 0.0
+        if state == "megatron":
+            # Gathering parameters overlaps with the next forward, except for the first bucket.
+            link_s = self.link_s(2 * whole) / max(1, num_layers)
+        return self.fabric.op_s(0, 0, moved) + link_s

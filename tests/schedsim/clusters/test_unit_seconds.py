@@ -1,0 +1,45 @@
+"""What moves a unit of parameters takes what its bytes take."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedsim.clusters import Degrees, Training, get_fabric
+from schedsim.clusters.unit_seconds import UnitSeconds
+
+COUNT = 1 << 24
+SHARD = COUNT // 4
+
+
+def unit(state, **degrees):
+    training = Training(seq=8, batch=1, state=state)
+    return UnitSeconds(Degrees(fsdp=4, **degrees), training, get_fabric("h100-80gb"))
+
+
+@pytest.mark.parametrize("state", ["fsdp2", "megatron"])
+def test_gradients_in_fp32_are_reduced_to_shards(state):
+    own = unit(state)
+    assert own.reduce_s(COUNT, SHARD) == own.link_s(4 * COUNT) > 0.0
+
+
+def test_replicas_add_up_shards():
+    once, twice = unit("fsdp2"), unit("fsdp2", replicate=2)
+    added = twice.fabric.all_reduce_s(4 * SHARD, 2, 8)
+    assert twice.reduce_s(COUNT, SHARD) == pytest.approx(once.reduce_s(COUNT, SHARD) + added)
+
+
+def test_whole_gradients_in_half_precision_are_reduced_whole():
+    own = unit("bf16")
+    assert own.reduce_s(COUNT, SHARD) == own.fabric.all_reduce_s(2 * COUNT, 4, 4)
+    alone = UnitSeconds(Degrees(), own.training, own.fabric)
+    assert alone.reduce_s(COUNT, COUNT) == 0.0
+
+
+def test_copies_move_what_they_read_and_write():
+    own = unit("fsdp2")
+    assert own.unpack_s(3 * COUNT) == own.pack_s(COUNT) == own.fabric.op_s(0, 0, 6 * COUNT)
+
+
+def test_only_megatrons_optimizer_waits_for_the_next_parameters():
+    fsdp, megatron = (unit(state).optimizer_s(SHARD, COUNT, 2) for state in ("fsdp2", "megatron"))
+    assert megatron - fsdp == pytest.approx(unit("megatron").link_s(2 * COUNT) / 2)
