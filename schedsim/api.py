@@ -145,9 +145,7 @@ def _least_hint(plan: Plan) -> str:
     """The least budget, to the byte, so that it can be typed in as it stands."""
     if plan.min_feasible_bytes is None:
         return ""
-    least = plan.least
-    needed = f"{least.sentence(least.op or '')}: budget_bytes={plan.min_feasible_bytes}"
-    return needed + least.growing_hint
+    return plan.least.hint(f"budget_bytes={plan.min_feasible_bytes}", plan.least.op or "")
 
 
 @checked

@@ -62,6 +62,10 @@ class LeastBudget:
             return f"the proven least budget is {size} over {self.scope}{where}"
         return f"the least budget found is {size}{where}"
 
+    def hint(self, option: str, set_by: str = "") -> str:
+        """The least budget in words, and the `option` that asks for it."""
+        return f"{self.sentence(set_by)}: {option}{self.growing_hint}"
+
     @property
     def growing_hint(self) -> str:
         """What growing segments would take, behind the least budget; empty where unknown."""

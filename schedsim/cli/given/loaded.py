@@ -70,7 +70,7 @@ def schedule_of(plan: Plan) -> Schedule:
         raise InfeasibleBudgetError(
             f"the plan has no schedule: nothing fits {format_bytes(plan.budget_bytes)}",
             plan=plan,
-            hint=f"{plan.least.sentence(plan.binding_op or '')}: --mem {size_text(least)}"
+            hint=plan.least.hint(f"--mem {size_text(least)}", plan.binding_op or "")
             if least is not None
             else "plan again with a larger budget",
         )

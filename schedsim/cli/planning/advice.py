@@ -74,10 +74,10 @@ def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None
         by = f"{by} and the {allocator.name} allocator"
     click.echo(f"error: {loaded.workload.name} does not fit in {budget} with {by}", err=True)
     if plan.min_feasible_bytes is not None:
-        least = plan.least.sentence(loaded.label(plan.binding_op) if plan.binding_op else "")
+        set_by = loaded.label(plan.binding_op) if plan.binding_op else ""
         # The exact number, because one rounded to three digits might be too small.
-        needed = f"--mem {size_text(plan.min_feasible_bytes)}{plan.least.growing_hint}"
-        click.echo(f"hint: {least}: {needed}", err=True)
+        asked = f"--mem {size_text(plan.min_feasible_bytes)}"
+        click.echo(f"hint: {plan.least.hint(asked, set_by)}", err=True)
     with working("looking at what would lower it"):
         rows = _changes(request, plan)
     if rows:
