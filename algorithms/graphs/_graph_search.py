@@ -308,6 +308,9 @@ class GraphSearch:
                 active = [*self._fewer(active[::2], 1), *self._fewer(active[1::2], 1)]
                 for walker in active:
                     walker.sum_excess()
+            if at == 0 and 2 * sum(walker.best_s < np.inf for walker in active) > len(active):
+                for walker in active:
+                    walker.move_as_usual()
             if at == 0 and self._none_fits():
                 lean = pool.submit(partial(self._find_lean, lines))
             if at and self.effort.counted:

@@ -67,6 +67,7 @@ _EXCHANGED_OPS, _EXCHANGES = 500, 0.15
 # From so many ops on, where bytes above the limit are summed, they are so to the end, no limit is
 # stepped down to, no move is repaired, and that share of the moves are exchanges. A move that is
 # repaired takes hundreds of times as long as another: 0.5 % of them took nine tenths of the work.
+# Where most walkers fit soon, repairs are worth that.
 _PLAIN_OPS, _PLAIN_EXCHANGES = 500, 0.1
 
 NUM_KINDS = len(_SMALL)
@@ -107,6 +108,9 @@ class GraphWalker:
         The schedule of the least peak, for as long as none fits.
     warmer
         So many times that, where what is above the limit is summed.
+    usual
+        Its rules, and whether it steps down, as they were before what is above the limit was summed
+        to the end.
     greedy_until
         The share of the round at which the greedy repair ends; ``None`` before it has begun.
     steps_down, aim_bytes
@@ -132,6 +136,7 @@ class GraphWalker:
     aim_bytes: int = 2**62
     warmer: float = 1.0
     first_hot_s: float = 0.0
+    usual: tuple[Rules, bool] | None = None
 
     @classmethod
     def of(
@@ -196,10 +201,16 @@ class GraphWalker:
         if num_ops > _SUMMED_OPS or self.rules.summed:
             return
         self.rules = replace(self.rules, summed=True)
+        self.usual = self.rules, self.steps_down
         if num_ops >= _PLAIN_OPS:
             self.rules = replace(self.rules, thorough=0.0, exchanges=_PLAIN_EXCHANGES, lasting=True)
             self.steps_down = False
         self.warm_bytes *= self.warmer
+
+    def move_as_usual(self) -> None:
+        """From now on bytes count at every run until something fits, and moves are as usual."""
+        if self.usual is not None:
+            self.rules, self.steps_down = self.usual
 
     def begin(self, number: int) -> None:
         """Begin a round at its temperature; the next one begins cooler."""

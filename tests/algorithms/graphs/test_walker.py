@@ -117,6 +117,23 @@ def test_the_sum_is_for_walkers_of_up_to_thousands_of_ops():
     assert warmth == {30: (True, 3.0), 2600: (False, 1.0)}
 
 
+def test_moves_are_as_usual_again_where_most_walkers_fit():
+    """The sum stays for the time in which nothing fits; repairs and steps down are back."""
+    graph = layered(500)
+    packed, line = pack_graph(graph.arrays), np.arange(graph.num_ops)
+    walker = GraphWalker.of(graph, packed, line, number=1, seed=0, rules=(10, False))
+    usual, steps_down = walker.rules, walker.steps_down
+    walker.move_as_usual()
+    assert walker.rules is usual
+    walker.sum_excess()
+    assert (walker.rules.lasting, walker.rules.thorough, walker.steps_down) == (True, 0.0, False)
+    walker.move_as_usual()
+    assert (walker.rules.summed, walker.rules.lasting) == (True, False)
+    assert walker.rules.thorough == usual.thorough > 0
+    assert walker.rules.exchanges == usual.exchanges
+    assert walker.steps_down and steps_down
+
+
 def test_what_is_taken_up_in_the_middle_of_a_round_is_repaired():
     """A schedule over the limit is brought within it first, however far the round has come."""
     graph = layered(120)
