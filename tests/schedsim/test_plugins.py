@@ -72,6 +72,7 @@ def test_names_are_known_without_an_import(on_path):
     assert not [name for name in sys.modules if name.startswith("schedsim_example")]
 
 
+@pytest.mark.slow
 def test_a_planner_of_another_package_plans(on_path, capsys):
     """By name in Python and on the command line, its plan replayed, its options its own."""
     chain = named_workload("workload:hourglass,levels=2,width_mb=1")

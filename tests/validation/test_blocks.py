@@ -15,6 +15,7 @@ from schedsim.validation.models import build_model  # noqa: E402
 from schedsim import Schedule, simulate  # noqa: E402
 
 
+@pytest.mark.slow
 def test_the_layers_of_a_captured_gpt2_are_one_class_and_a_plan_keeps_its_budget():
     """Tied weights: their gradient crosses every border of the backward part beside d(residual)."""
     built = build_model(

@@ -80,6 +80,7 @@ def test_the_measured_peak_is_within_every_budget(name):
         check(least)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_where(["resnet", "unet"], lambda name: name == "unet"))
 def test_scratch_of_convolutions_counts_by_blocks(name):
     """A step by blocks takes what was predicted to the byte, workspaces of libraries included."""

@@ -66,6 +66,7 @@ def test_sixty_equal_stages_within_little_memory_need_what_persistent_ones_take(
     assert (plan.status, plan.overhead) == ("optimal", pytest.approx(19 / 9))
 
 
+@pytest.mark.slow
 def test_what_effort_is_too_small_for_has_a_bound():
     """The persistent schedule, and what was proven; never `optimal`."""
     chain, budget = uniform(24), 83_000_000

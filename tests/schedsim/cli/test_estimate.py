@@ -34,6 +34,7 @@ def test_every_device_has_a_row_that_plan_agrees_with(capsys):
             assert row["overhead"] == pytest.approx(plan.overhead, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_model_in_one_line(capsys):
     """As accelerate says it of one; what fits whole, and what recomputing, with its price."""
     line = "hf:meta-llama/Llama-3.2-1B --optimizer adamw --batch 1 --seq 8192"

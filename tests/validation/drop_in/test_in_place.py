@@ -197,6 +197,7 @@ class Coder(torch.nn.Module):
         return self.decoder(self.encode(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls_itself", [True, False])
 def test_a_model_that_is_trained_and_not_called_is_told_of(calls_itself):
     """A loop that calls ``encode`` and ``decode`` ran as it is in silence."""

@@ -64,6 +64,7 @@ def loop(model, batch):
     return losses
 
 
+@pytest.mark.slow
 def test_a_step_of_several_graphs():
     """The measured peak of all of them, and of the loss, stays within; the bits are the same."""
     torch.manual_seed(0)

@@ -60,6 +60,7 @@ def test_variables_of_the_environment_in_traced_code_are_watched(monkeypatch):
         made[0].refuse_changed()
 
 
+@pytest.mark.slow
 def test_a_hook_that_is_registered_later_becomes_part_of_the_step():
     torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))

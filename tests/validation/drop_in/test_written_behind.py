@@ -50,7 +50,8 @@ class Contrast(nn.Module):
         return torch.cat([near, far], 1) / 0.07
 
 
-@pytest.mark.parametrize("replaces", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replaces", [False, True])
 def test_a_queue_that_is_written_behind_the_graph_that_reads_it(replaces):
     """What reads the queue runs once: in the backward half, the queue holds the new keys."""
     torch._dynamo.reset()

@@ -436,7 +436,7 @@ REFUSED = {
     "auto": ("iterator", "data replaced"),
     "in place": ("iterator",),
 }
-# One of each kind that in place runs without the slow tier.
+# One of each kind that by blocks and in place runs without the slow tier.
 QUICK = ("attribute", "buffer replaced", "lstm")
 # Their loss is the loop's own in place, and their model a plain one.
 LOSSES = ("mixup of python", "mixup of numpy", "closure", "bound method", "logging")  # fmt: skip
@@ -444,9 +444,10 @@ LOSSES = ("mixup of python", "mixup of numpy", "closure", "bound method", "loggi
 
 @pytest.mark.parametrize(
     ("name", "level"),
-    [(name, level) for name in CASES for level in ("auto", "block")]
+    [(name, "auto") for name in CASES]
     + slow_where(
-        [(name, "in place") for name in CASES if name not in LOSSES],
+        [(name, "block") for name in CASES]
+        + [(name, "in place") for name in CASES if name not in LOSSES],
         lambda case: case[0] not in QUICK,
     )
     + [(name, "op") for name in (*REFUSED["op"], "momentum", "prune", "lstm")],

@@ -223,6 +223,7 @@ def test_enlarged_images(channels, is_last, device):
         assert faked == made(given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_batch_norm_of_a_transposed_sequence_runs_by_its_schedule(device):
     """Its backward's kernel writes in the order of dimensions, whatever the input's."""

@@ -209,6 +209,7 @@ def test_what_cannot_be_split_is_refused_with_the_reason():
         made(a_model(), some_data(), "op", 0)
 
 
+@pytest.mark.slow
 def test_a_language_model_of_transformers():
     """Its mean is over the labels that count, of which the parts have unequal numbers."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -122,6 +122,7 @@ def test_blocks_that_are_no_line_copy_too(tmp_path, monkeypatch, capsys):
     assert report["measured"]["host_peak_bytes"] == report["predicted"]["host_peak_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_a_plan_with_a_link_that_copies_nothing_is_applied(line, capsys):
     plan = planned(capsys, line, 1.0)
     assert not any(":" in name for name in plan["schedule"])

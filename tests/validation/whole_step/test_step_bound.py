@@ -25,6 +25,7 @@ def measuring(monkeypatch, extra):
     return seen
 
 
+@pytest.mark.slow
 def test_a_plan_that_measures_above_is_tightened(monkeypatch, uncompiled):
     model, inputs, loss = gated(3)
     seen = measuring(monkeypatch, 500)

@@ -77,6 +77,7 @@ def test_a_refusal_names_a_budget_with_room_for_the_whole_history():
     assert found == losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 def test_all_that_is_there_in_a_closure_is_counted(search):
     """What a running step has made is not in the optimizer's own table yet."""

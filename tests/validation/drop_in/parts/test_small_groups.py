@@ -152,6 +152,7 @@ def test_a_refusal_names_the_least_of_both(uncompiled):
     assert refused.value.plan.min_feasible_bytes < ROOM
 
 
+@pytest.mark.slow
 def test_where_large_groups_fit_they_run(uncompiled):
     *_, session = steps_within(in_place, "100%")
     assert not any(part.has_small_groups for part in session.parts)

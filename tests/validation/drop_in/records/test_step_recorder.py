@@ -132,6 +132,7 @@ class Scaled(nn.Module):
         return self.inner(x) / norm.detach()
 
 
+@pytest.mark.slow
 def test_a_record_ends_where_a_part_has_no_backward():
     """At the optimizer's step, when no backward can come; a meter that follows reads all."""
     torch.manual_seed(0)
