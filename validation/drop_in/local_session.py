@@ -165,6 +165,7 @@ class LocalSession(Session):
         self._leave_behind()
         if not self._step.calls.is_open:
             self._begin_step(part, arguments, binding)
+        self._recorder.half_begins(len(self._step.calls.rows), part.inputs_among(arguments))
         self._mark("forward", len(self._step.calls.rows))
         key = self._step.calls.key_of(index, part)
         earlier = self._step.calls.opened
@@ -244,6 +245,8 @@ class LocalSession(Session):
                 if not self._sees_at_end:
                     self._sees_at_end = True
                     when_backward_ends(self._see_uses)
+        if number >= 0:
+            self._recorder.half_begins(~number, given)
         self._mark("backward", number)
         if keeps_graph() and not self.is_rehearsing:
             self._tell(

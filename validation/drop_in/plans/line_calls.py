@@ -95,7 +95,7 @@ class _AroundHalves:
         for half, following in zip(order, (*order[1:], order[-1]), strict=True):
             if half >= 0:
                 i = half
-                before[i] = self.level
+                before[i] = self.level + self._waiting(half)
                 given = self._given(following)
                 stretch = self.record.after_forward[i]
                 most = max(0, self._scaled(stretch.most, i, following) - given)
@@ -114,10 +114,11 @@ class _AroundHalves:
                     self.level -= self.passing
                 is_first = False
                 self.level -= self.held.pop(i, 0)
-                backward_before[i] = self.level
+                waiting = self._waiting(half)
+                backward_before[i] = self.level + waiting
                 self._train(i)
                 stretch = self.record.after_backward[i]
-                behind = self._scaled(stretch.most, i)
+                behind = waiting + self._scaled(stretch.most, i)
                 after[i] = self.level + behind + self.parts[i].input_gradient_bytes(self.sizes[i])
                 self.level += self._scaled(stretch.left, i)
                 if self.record.held_results:
@@ -140,6 +141,19 @@ class _AroundHalves:
         if key not in self.trained:
             self.level += self.parts[i].gradient_bytes
             self.trained.add(key)
+
+    def _waiting(self, half: int) -> int:
+        """Bytes of results of calls that are over which wait for another half as `half` begins."""
+        return sum(
+            max(self._scaled(it.num_bytes, it.call), self._scaled_gradients(it.num_bytes, it.call))
+            for it in self.record.waiting
+            if it.half == half
+        )
+
+    def _scaled_gradients(self, num_bytes: int, i: int) -> int:
+        """Bytes of results of call `i`, of which gradients of its inputs are some."""
+        sizes = self.record.bindings[i], self.sizes[i]
+        return scaled_bytes(num_bytes, *map(self.parts[i].input_gradient_bytes, sizes))
 
     def _given(self, half: int) -> int:
         """Bytes of the gradients that `half` is given, if it is a backward."""

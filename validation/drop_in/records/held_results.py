@@ -1,23 +1,45 @@
-"""What the loop holds of the results of calls until its step is over: outputs, and gradients.
+"""Results of calls, outputs and gradients, that are there behind their own backward.
 
-A stage of a pipeline keeps the outputs of its micro-batches, and the gradients that it sends. An
-output that only the next part reads is gone with the backward of its own; so is a gradient that
-goes to the part before, but for autograd's own reference, which goes a little later.
+A stage of a pipeline keeps the outputs of its micro-batches, and the gradients that it sends: they
+are held until the step is over. An output that only the next part reads is gone with the backward
+of its own; so is a gradient that goes to the part before, but for autograd's own reference, which
+goes a little later. Where that part is not the next one to run, as the one that made what several
+layers read, the gradient waits for it beside the backwards between.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 
-from ...torch_private.storage_refs import StorageWeakRef, is_gone, weakly
+from ...measure.storage import storages
+from ...torch_private.storage_refs import StorageWeakRef, is_gone, key_of, weakly
 
 _LATER = 2
 """Backwards that must end while a result is there, before it counts as held."""
 _FEW = 2**-10
 """Share of the results of a call up to which those that stay say nothing of others, as a loss."""
+
+
+class Waiting(NamedTuple):
+    """Results of a call whose backward is over, that wait as another half begins.
+
+    Attributes
+    ----------
+    half
+        The half: `i` for the forward of call i, ``~i`` for its backward.
+    call
+        The number of the call that has made them.
+    num_bytes
+        Their bytes, without those of what the half is given.
+    """
+
+    half: int
+    call: int
+    num_bytes: int
 
 
 class HeldResults:
@@ -26,6 +48,8 @@ class HeldResults:
     def __init__(self) -> None:
         self._results: dict[int, list[tuple[StorageWeakRef, int]]] = {}
         self._ended: list[int] = []
+        # (half, call that is over) -> bytes of its results that are there, by their storages
+        self._there: dict[tuple[int, int], dict[int, int]] = {}
         self._made_bytes: Counter[int] = Counter()
 
     def add(self, number: int, tensors: Iterable[torch.Tensor]) -> None:
@@ -34,6 +58,18 @@ class HeldResults:
         made = [(weakly(tensor), tensor.untyped_storage().nbytes()) for tensor in tensors]
         self._made_bytes[number] += sum(size for _, size in made)
         rows += made
+
+    def begin(self, half: int, given: Iterable[Any]) -> None:
+        """A half begins, and is `given` these: the results of calls that are over wait by it."""
+        if not self._ended:
+            return
+        own = {key_of(storage) for storage in storages(list(given))}
+        for number in self._ended:
+            rows = self._results[number]
+            there = {row.cdata: size for row, size in rows if not is_gone(row)}
+            waits = {key: size for key, size in there.items() if key not in own}
+            if waits:
+                self._there[half, number] = waits
 
     def end(self, number: int, gradients: Iterable[torch.Tensor]) -> None:
         """The backward of call `number` ends, and has made `gradients` of its inputs."""
@@ -48,12 +84,26 @@ class HeldResults:
 
         The last ones were not seen to stay: they do if more than a few bytes of all others do.
         """
-        found = [0] * num_calls
-        for number in self._ended:
-            found[number] = sum(size for _, size in self._results[number])
+        held = self._held()
+        return tuple(sum(size for _, size in held.get(i, ())) for i in range(num_calls))
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """The results that wait as halves begin, and are not held to the end."""
+        held = {row.cdata for rows in self._held().values() for row, _ in rows}
+        found = []
+        for (half, number), there in self._there.items():
+            num_bytes = sum(size for key, size in there.items() if key not in held)
+            if num_bytes:
+                found.append(Waiting(half, number, num_bytes))
+        return tuple(found)
+
+    def _held(self) -> dict[int, list[tuple[StorageWeakRef, int]]]:
+        """The results that are held to the end, by their calls."""
+        found = {number: self._results[number] for number in self._ended}
         seen, unseen = self._ended[:-_LATER], self._ended[-_LATER:]
-        stay = [found[number] > _FEW * self._made_bytes[number] for number in seen]
+        sizes = {number: sum(size for _, size in rows) for number, rows in found.items()}
+        stay = [sizes[number] > _FEW * self._made_bytes[number] for number in seen]
         if not (stay and all(stay)):
             for number in unseen:
-                found[number] = 0
-        return tuple(found)
+                del found[number]
+        return found

@@ -117,6 +117,7 @@ class StepMeter:
             order,
             tuple(call.trained for call in calls.rows),
             self.results.held_bytes(len(calls.rows)),
+            self.results.waiting(),
             passing_bytes if order == last_first(len(calls.rows)) else 0,
         )
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ..parts.part_line import PartCost
 from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
+from .held_results import Waiting
 from .outside_code import OutsideBytes, most_of
 
 NOTHING = OutsideBytes(0, 0)
@@ -41,6 +42,9 @@ class StepRecord:
         gradients. Empty where each call trains its own.
     held_results
         For each call, bytes of its outputs and of gradients of its inputs that are held to the end.
+    waiting
+        Such results of calls whose backward is over that are there as other halves begin, and go
+        before the end.
     passing_bytes
         Bytes of results of the step before, which all forwards find, and no backward.
     """
@@ -54,6 +58,7 @@ class StepRecord:
     order: tuple[int, ...] = ()
     trained: tuple[int, ...] = ()
     held_results: tuple[int, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
     passing_bytes: int = 0
 
     @property
@@ -78,6 +83,7 @@ class StepRecord:
             after_backward=tuple(map(most_of, self.after_backward, other.after_backward)),
             before=most_of(self.before, other.before),
             held_results=held,
+            waiting=_most_waiting(self.waiting, other.waiting),
             passing_bytes=passing,
         )
 
@@ -95,11 +101,21 @@ class StepRecord:
         """Whether plans for a step like `other` may differ from those for this one."""
         if (self.passing_bytes, self.held_results) != (other.passing_bytes, other.held_results):
             return True
+        if set(self.waiting) != set(other.waiting):
+            return True
         mine, its = (
             [it[:2] for it in (one.before, *one.after_forward, *one.after_backward)]
             for one in (self, other)
         )
         return mine != its
+
+
+def _most_waiting(some: tuple[Waiting, ...], others: tuple[Waiting, ...]) -> tuple[Waiting, ...]:
+    """Where the same results wait by the same half, the more of both."""
+    most: dict[tuple[int, int], Waiting] = {}
+    for it in sorted((*some, *others), key=lambda it: it.num_bytes):
+        most[it.half, it.call] = it
+    return tuple(most.values())
 
 
 def last_first(num_calls: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -124,6 +124,11 @@ class StepRecorder:
             self.turns.is_missing = True
 
     # -- while it runs ----------------------------------------------------------------------------
+
+    def half_begins(self, half: int, given: Sequence[Any]) -> None:
+        """A half is about to begin, `i` of call i or ``~i``, and is given these."""
+        if self.meter is not None:
+            self.meter.results.begin(half, given)
 
     def mark(self, what: str, number: int, watched: Mapping[int, int] = NO_BLOCKS) -> None:
         """Note what is about to run: a half of call `number`, or the code after it."""

@@ -11,6 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from part_sizes_by_hand import PartByHand
 from schedsim.validation.drop_in.parts.part_line import CallInLine, PartCost
 from schedsim.validation.drop_in.plans.line_calls import AroundCall, bytes_around_calls
+from schedsim.validation.drop_in.records.held_results import Waiting
 from schedsim.validation.drop_in.records.outside_code import OutsideBytes
 from schedsim.validation.drop_in.records.step_record import StepRecord
 
@@ -79,3 +80,15 @@ def test_calls_that_take_turns():
     _, last = bytes_around_calls(record, (FIRST, FIRST), ((10,), (10,)), 1000)
     assert last.before == 1020 + 30 + 7
     assert last.backward_before == 1020 + 30 + 7 + 15
+
+
+def test_a_gradient_that_waits_is_there_during_the_backward_and_the_code_after_it():
+    """At twice the sizes it has twice the bytes."""
+    waiting = replace(RECORD, waiting=(Waiting(half=~0, call=1, num_bytes=200),))
+    for size, grown in (((10,), 200), ((20,), 400)):
+        sizes = (size, size)
+        first, last = bytes_around_calls(waiting, (FIRST, LAST), sizes, 1000)
+        without = bytes_around_calls(RECORD, (FIRST, LAST), sizes, 1000)
+        assert first.backward_before == without[0].backward_before + grown
+        assert first.after == without[0].after + grown
+        assert (first.before, last) == (without[0].before, without[1])

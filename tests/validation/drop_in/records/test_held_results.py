@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.drop_in.records.held_results import HeldResults  # noqa: E402
+from schedsim.validation.drop_in.records.held_results import HeldResults, Waiting  # noqa: E402
 
 
 def run(stays, num_calls=5):
@@ -49,3 +49,31 @@ def test_a_loss_that_stays_says_nothing_of_the_outputs_of_other_calls():
     for number in (2, 1, 0):
         results.end(number, [torch.zeros(9000)])
     assert results.held_bytes(3) == (0, 0, 4)
+
+
+def test_a_gradient_waits_for_the_part_that_made_what_several_read():
+    """Of calls 0 to 3, 2 and 3 read what 0 has made: its gradient stands by while 1 and 2 run."""
+    results = HeldResults()
+    summed, handed = torch.zeros(100), torch.zeros(10)
+    results.begin(~3, [torch.zeros(1)])
+    results.end(3, [handed, summed])
+    results.begin(~2, [handed])
+    handed = torch.zeros(10)
+    results.end(2, [handed])
+    results.begin(~1, [handed, None])
+    handed = torch.zeros(10)
+    results.end(1, [handed])
+    results.begin(~0, [handed, summed.view(10, 10)])
+    del handed, summed
+    results.end(0, [torch.zeros(10)])
+    assert results.waiting() == (Waiting(~2, 3, 400), Waiting(~1, 3, 400))
+
+
+def test_what_is_held_to_the_end_does_not_wait():
+    """It counts from its backward on."""
+    results, held = HeldResults(), [torch.zeros(100) for _ in range(3)]
+    for number in (2, 1, 0):
+        results.begin(~number, [])
+        results.end(number, [held[number]])
+    assert results.held_bytes(3) == (400, 400, 400)
+    assert results.waiting() == ()
