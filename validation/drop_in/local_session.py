@@ -53,10 +53,12 @@ class LocalSession(Session):
     def __init__(self, options: DropInOptions) -> None:
         super().__init__(options, HeldState(options))
         # Ops are measured by the same profiler that measures the code between parts.
+        self._recorder.sets_apart = True
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
         self.plans.known.adam_bytes = self._held.adam_bytes
         self.plans.known.optimizer_bytes = self._optimizer_bytes
         self.plans.known.gradient_bytes = self._held.coming_gradient_bytes
+        self.plans.known.late_gradient_bytes = self._held.late_gradient_bytes
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
@@ -341,6 +343,7 @@ class LocalSession(Session):
         self.plans.known.growing_bytes = self._held.growing_bytes
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)
+        self.plans.unmeasured.comes(key[0], binding)
         self._room.beside(lambda: self._begin_plans(before))
         self._look_behind()
         wanted = turns.is_missing or known.is_longest(key, binding)

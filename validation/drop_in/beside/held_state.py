@@ -181,6 +181,15 @@ class HeldState:
         """Bytes of the gradients of all that takes some here and has none at present."""
         return storage_bytes([t for t in self._trained() if t.grad is None])
 
+    def late_gradient_bytes(self) -> int:
+        """Those of them that the loop will hold through forwards, as it holds others at present.
+
+        As of an actor and a critic in turn, each of whose gradients are zeroed before its own
+        backward only.
+        """
+        holds = any(t.grad is not None for t in self._trained())
+        return self.coming_gradient_bytes() if holds else 0
+
     def adam_step_bytes(self) -> int:
         """Bytes that are there in a step of Adam, with its states as they are or will be.
 

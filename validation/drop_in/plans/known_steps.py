@@ -71,6 +71,8 @@ class KnownSteps:
         as far as it is known.
     gradient_bytes : Callable[[], int]
         Gives the bytes of gradients that are to come: a loop may hold them through a forward.
+    late_gradient_bytes : Callable[[], int]
+        Gives those of them that will stay through forwards, as the loop holds others at present.
     optimizer_bytes : Callable[[], int]
         Gives what the step of an optimizer takes in all: measured, or that of Adam.
     unmeasured_bytes : Callable[[], int]
@@ -101,6 +103,7 @@ class KnownSteps:
         self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
         self.optimizer_bytes: Callable[[], int] = lambda: 0
         self.gradient_bytes: Callable[[], int] = lambda: 0
+        self.late_gradient_bytes: Callable[[], int] = lambda: 0
         self.unmeasured_bytes: Callable[[], int] = lambda: 0
         self._replaced: set[int] = set()
 

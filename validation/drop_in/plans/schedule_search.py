@@ -113,11 +113,12 @@ def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str
 def named_budget(known: KnownSteps, least: int) -> str:
     """The budget to name for a step that takes `least`, with room for states that are to come.
 
-    It has room for steps of other kinds, too, which the next try would refuse, and for the step of
-    the optimizer, which a line would say is over the budget.
+    It has room for steps of other kinds, too, which the next try would refuse, for the step of the
+    optimizer, which a line would say is over the budget, and for gradients that will be held
+    through forwards as others are.
     """
     states = known.coming_bytes
-    beside = known.growing_bytes + states
+    beside = known.growing_bytes + states + known.late_gradient_bytes()
     least = max(least, known.unmeasured_bytes(), known.optimizer_bytes() - beside)
     adam = f" ({format_bytes(states)} of that for the states of Adam)" if states else ""
     return f"budget={least + beside}{adam}"

@@ -411,15 +411,26 @@ class StepPlans:
             is_same = self.small.num_changes == before
             return self._lines.plan(record, chosen if is_same else {})
 
+        refused: list[InfeasibleBudgetError] = []
         for record in singles:
-            numbers[record.keys[0]], peak = self._or_small(record, single)
+            try:
+                numbers[record.keys[0]], peak = self._or_small(record, single)
+            except InfeasibleBudgetError as error:
+                refused.append(error.with_traceback(None))
+                continue
             most = max(most, peak)
         for record in reversed(lines):
-            found = self._or_small(record, line)
+            try:
+                found = self._or_small(record, line)
+            except InfeasibleBudgetError as error:
+                refused.append(error.with_traceback(None))
+                continue
             if found is None:
                 return False
             most = max(most, found.peak_bytes)
             chosen.update(zip(record.keys, found.costs, strict=True))
+        if refused:  # the next try would be refused again by the kind of step that takes most
+            raise max(refused, key=lambda error: error.min_feasible_bytes or 0)
         numbers |= {key: cost.number for key, cost in chosen.items()}
         known.peak_bytes, known.numbers = most, numbers
         for key, number in numbers.items():

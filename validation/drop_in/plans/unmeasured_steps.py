@@ -12,6 +12,7 @@ from functools import reduce
 
 import torch
 
+from ..parts.part_sizes import Binding
 from ..records.outside_code import OutsideBytes, most_of
 from ..records.step_calls import StepCalls
 from ..records.step_record import NOTHING, Key, MadeInputs, StepRecord, grown_bytes, scaled_bytes
@@ -31,6 +32,11 @@ class UnmeasuredSteps:
     def __init__(self, known: KnownSteps, lines: LineSteps) -> None:
         self._known, self._lines = known, lines
         self._seen: dict[tuple[tuple[Key, ...], tuple[int, ...]], StepRecord] = {}
+        self._coming: tuple[int, Binding] | None = None
+
+    def comes(self, index: int, binding: Binding) -> None:
+        """A step begins with a call of part `index` at these sizes."""
+        self._coming = index, binding
 
     def see(self, calls: StepCalls) -> None:
         """A step with these `calls` is over, all backwards among them."""
@@ -43,6 +49,7 @@ class UnmeasuredSteps:
 
     def forget(self, index: int) -> None:
         """Forget the steps in which part `index` ran: no other will."""
+        self._coming = None
         kept = self._seen.items()
         self._seen = {it: record for it, record in kept if all(key[0] != index for key in it[0])}
 
@@ -55,7 +62,7 @@ class UnmeasuredSteps:
         known = self._known
         assert known.budget_bytes is not None
         least = 0
-        for record in self._seen.values():
+        for record in (*self._seen.values(), *self._begun()):
             if any(record.is_like(other) for other in known.records):
                 continue
             if any(index not in known.largest for index, _ in record.keys):
@@ -63,6 +70,17 @@ class UnmeasuredSteps:
             line = self._lines.least_line(self._with_guesses(record))
             least = max(least, least_budget(line, known.budget_bytes))
         return least
+
+    def _begun(self) -> list[StepRecord]:
+        """The step that begins, as far as its first call tells it, if it is of no kind seen."""
+        seen = {keys[0] for keys, _ in self._seen} | {it.keys[0] for it in self._known.records}
+        if self._coming is None or (self._coming[0], 0) in seen:
+            return []
+        index, binding = self._coming
+        self._known.see_sizes(index, binding)
+        shared = self._known.parts[index].input_bytes(binding)
+        nothing = (NOTHING,)
+        return [StepRecord(((index, 0),), (binding,), (shared,), nothing, nothing)]
 
     def is_new(self, keys: tuple[Key, ...]) -> bool:
         """Whether steps were measured, and none that begins with these calls."""

@@ -53,6 +53,32 @@ def most_of(one: OutsideBytes, other: OutsideBytes) -> OutsideBytes:
     return OutsideBytes(*map(max, one, other))
 
 
+def joined(first: OutsideBytes, then: OutsideBytes, *, is_apart: bool) -> OutsideBytes:
+    """Two stretches as one: what the first has left stays through the second.
+
+    Parameters
+    ----------
+    is_apart
+        Whether the most bytes of the second count elsewhere.
+
+    Examples
+    --------
+    >>> joined(OutsideBytes(9, 4), OutsideBytes(7, 2), is_apart=False)[:2]
+    (11, 6)
+    >>> joined(OutsideBytes(9, 4), OutsideBytes(7, 2), is_apart=True)[:2]
+    (9, 6)
+    """
+    return OutsideBytes(
+        first.most if is_apart else max(first.most, first.left + then.most),
+        first.left + then.left,
+        first.level,
+        first.top if is_apart else max(first.top, then.top),
+        first.net_most if is_apart else max(first.net_most, first.net_left + then.net_most),
+        first.net_left + then.net_left,
+        first.released + then.released,
+    )
+
+
 class OutsideMeter(Protocol):
     """Measures bytes between marks of a step.
 

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 from ...measure.allocator import NO_BLOCKS
 from .held_results import HeldResults
-from .outside_code import OutsideBytes, OutsideMeter
+from .outside_code import OutsideBytes, OutsideMeter, joined
 from .step_calls import PartCall, StepCalls
 from .step_record import StepRecord, last_first
 
 OVER = "backward is over"
 """The mark of the end of a backward, behind the gradients of parameters."""
+APART, BACK = "half of another model", "after half of another model"
+"""The marks around a half that a session of another model plans while no call is open here."""
+_START = ("start", -1)
 Mark = tuple[str, int]
 """What runs from a mark on, and the number of its call."""
 
@@ -73,6 +76,21 @@ class StepMeter:
         left = 0 if is_resident else max(0, first.left - made_before)
         return OutsideBytes(first.most, left)
 
+    def _without_others(self, stretches: list[OutsideBytes]) -> list[tuple[Mark, OutsideBytes]]:
+        """The start and each mark, with what ran from there on but halves of other models."""
+        found: list[tuple[Mark, OutsideBytes]] = []
+        for mark, stretch in zip((_START, *self.marks), stretches, strict=True):
+            if mark[0] in (APART, BACK):
+                begun, before = found.pop()
+                found.append((begun, joined(before, stretch, is_apart=mark[0] == APART)))
+            else:
+                found.append((mark, stretch))
+        return found
+
+    def before(self, stretches: list[OutsideBytes]) -> OutsideBytes:
+        """The stretch before the first half."""
+        return self._without_others(stretches)[0][1]
+
     def record(
         self,
         stretches: list[OutsideBytes],
@@ -92,9 +110,9 @@ class StepMeter:
             Bytes of results of earlier steps that were there as the step began.
         """
         after: dict[str, dict[int, OutsideBytes]] = {"after forward": {}, "after backward": {}}
-        following = [*self.marks[1:], ("end", -1)]
-        rows = zip(self.marks, following, stretches[1:], strict=True)
-        for (what, number), then, stretch in rows:
+        found = self._without_others(stretches)[1:]
+        following = [*(mark for mark, _ in found[1:]), ("end", -1)]
+        for ((what, number), stretch), then in zip(found, following, strict=True):
             if what in after:
                 turns = what == "after forward" and then == ("backward", number)
                 if turns:

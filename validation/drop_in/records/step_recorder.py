@@ -14,7 +14,7 @@ from ..parts.planned_part import PlannedPart
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .present_step import PresentStep
 from .record_turns import RecordTurns
-from .step_meter import StepMeter
+from .step_meter import APART, BACK, StepMeter
 from .step_record import NOTHING, StepRecord
 
 _all: weakref.WeakSet[StepRecorder] = weakref.WeakSet()
@@ -55,12 +55,17 @@ class StepRecorder:
         Which steps are recorded.
     meter
         The record of the running step; ``None`` without one.
+    sets_apart
+        Whether halves of other models do not count where no call of this one is open. Their own
+        sessions plan them within the budget, beside what this model keeps, and no schedule of this
+        one changes what they take then.
     """
 
     def __init__(self, step: PresentStep, ended: Callable[[], bool]) -> None:
         self._step, self._ended = step, weakref.WeakMethod(ended)
         self.turns = RecordTurns()
         self.meter: StepMeter | None = None
+        self.sets_apart = False
         self._front = NOTHING
         _all.add(self)
 
@@ -134,6 +139,16 @@ class StepRecorder:
         """Note what is about to run: a half of call `number`, or the code after it."""
         if self.meter is not None:
             self.meter.mark(what, number, watched)
+        for other in list(_all):
+            if other is not self and other.meter is not None:
+                other._mark_apart(APART if what in ("forward", "backward") else BACK)
+
+    def _mark_apart(self, what: str) -> None:
+        """A half of another model begins, or has run."""
+        if self.meter is None or not self.sets_apart or self._step.calls.is_open:
+            return
+        if what == APART or self.meter.marks[-1:] == [(APART, -1)]:
+            self.meter.mark(what, -1)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -159,6 +174,8 @@ class StepRecorder:
             return None
         if meter.begins_early:
             is_resident = step.calls.rows[0].part.device == "cuda"
-            self._front = meter.front(stretches[0], step.made_before, is_resident=is_resident)
+            self._front = meter.front(
+                meter.before(stretches), step.made_before, is_resident=is_resident
+            )
         record = meter.record(stretches, step.calls, self._front, passing_bytes)
         return StepReading(record, meter.behind(stretches), meter.left_blocks)

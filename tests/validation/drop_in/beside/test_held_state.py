@@ -134,3 +134,16 @@ def test_an_optimizer_is_foreseen_by_name():
     held = HeldState(DropInOptions(budget=1, optimizer="adamw"))
     held.see(model.parameters())
     assert held.total_bytes == 1200 + 4  # and the count of steps
+
+
+def test_gradients_to_come_are_late_where_others_are_held():
+    """As of an actor and a critic in turn, each zeroed before its own backward only."""
+    actor, critic = torch.nn.Linear(10, 10), torch.nn.Linear(10, 20)
+    held = HeldState(DropInOptions(budget=1))
+    held.see([*actor.parameters(), *critic.parameters()])
+    assert held.coming_gradient_bytes() == 440 + 880
+    assert held.late_gradient_bytes() == 0
+    critic(torch.ones(1, 10)).sum().backward()
+    assert held.late_gradient_bytes() == 440
+    actor(torch.ones(1, 10)).sum().backward()
+    assert held.late_gradient_bytes() == 0

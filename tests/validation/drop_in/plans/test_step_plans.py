@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +12,13 @@ torch = pytest.importorskip("torch")
 
 from lengths import Net, batch, peak, planned, same, step  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
-from schedsim.validation.drop_in.plans import single_steps  # noqa: E402
+from schedsim.validation.drop_in.plans import single_steps, step_plans  # noqa: E402
+from schedsim.validation.drop_in.records.step_record import NOTHING, StepRecord  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 
 import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+from schedsim.plans.least_budget import LeastBudget  # noqa: E402
 
 
 @pytest.mark.slow
@@ -47,3 +51,21 @@ def test_a_second_length_opens_the_size():
     num_parts = len(session.parts)
     step(model, batch(46))
     assert len(session.parts) == num_parts
+
+
+def test_a_refusal_is_of_the_kind_of_step_that_takes_most(monkeypatch):
+    """The budget that it names is not refused again by a kind that is planned later."""
+    model = Net(depth=2)
+    planned(model, batch(32), 10**9)
+    plans, least = session_in(model).plans, iter([30, 50, 40])
+
+    def refuse(known, *_):
+        plan = replace(known.plan, least=LeastBudget(next(least)))
+        raise InfeasibleBudgetError("too little", plan=plan)
+
+    monkeypatch.setattr(step_plans, "plan_single", refuse)
+    record = StepRecord(((0, 0),), ((),), (0,), (NOTHING,), (NOTHING,))
+    plans.known.records = [replace(record, keys=((0, i),)) for i in range(3)]
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        plans._replanned(True)
+    assert refused.value.min_feasible_bytes == 50

@@ -9,10 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.plans.unmeasured_steps import (  # noqa: E402
     record_without_measurements,
 )
 from schedsim.validation.drop_in.records.step_calls import PartCall, StepCalls  # noqa: E402
+from schedsim.validation.drop_in.records.step_record import NOTHING, StepRecord  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -59,11 +61,11 @@ def train(budget, num_steps=5):
         model.zero_grad()
 
 
-def named_by(budget):
+def named_by(budget, loop=train):
     """The budget that the refusal of `budget` names; ``None`` where it is not refused."""
     gc.collect()
     try:
-        train(budget)
+        loop(budget)
     except InfeasibleBudgetError as error:
         return int(re.search(r"budget=(\d+)", error.hint)[1])
     return None
@@ -77,9 +79,58 @@ def test_steps_of_two_kinds_are_refused_once_more_at_most():
     assert again is None or named_by(again) is None
 
 
+def generator_and_critic(budget, num_steps=5):
+    """Two models with a budget each, of which one runs between the halves of the other."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    generator, critic = layers(8, 64, 128), layers(64, 1, 128)
+    noise, real = torch.randn(128, 8), torch.randn(128, 64)
+    batch, states = noise.nbytes + real.nbytes, [4 * nbytes(it) for it in (critic, generator)]
+    one, two = (torch.optim.Adam(it.parameters()) for it in (generator, critic))
+    for model, x, others in zip((generator, critic), (noise, real), states, strict=True):
+        schedsim.rematerialize(
+            model, x, budget, in_place=True, effort=0.1, check="never", extra_bytes=others + batch
+        )
+    for _ in range(num_steps):
+        fake = generator(noise).detach()
+        two.zero_grad()
+        (critic(fake).mean() - critic(real).mean()).backward()
+        two.step()
+        one.zero_grad()
+        (-critic(generator(noise)).mean()).backward()
+        one.step()
+
+
+def nbytes(model):
+    return sum(it.nbytes for it in model.parameters())
+
+
+@pytest.mark.slow
+def test_a_generator_is_refused_once():
+    """What its backward takes behind its critic's is planned by its own session, and not twice."""
+    named = named_by(400_000, generator_and_critic)
+    assert named is not None
+    assert named_by(named, generator_and_critic) is None
+
+
 def test_calls_that_nothing_tells_apart_train_their_own_parameters():
     """Those of a step that no record saw are not one: gradients of all count."""
     calls = StepCalls([PartCall((i, 0), None, (), 0, 8, 0) for i in range(2)])
     assert record_without_measurements(calls).trained == ()
     calls.rows[0].trained = calls.rows[1].trained = 5
     assert record_without_measurements(calls).trained == (5, 5)
+
+
+def test_a_refusal_has_room_for_the_step_that_begins():
+    """Of its first graph at least, if steps of its kind have never run."""
+    model = nn.Linear(16, 16)
+    schedsim.rematerialize(model, torch.randn(64, 16), 10**6, in_place=True, check="never")
+    model(torch.randn(64, 16)).sum().backward()
+    plans = session_in(model).plans
+    plans.known.records = []
+    assert plans.unmeasured.least_bytes() == 0
+    plans.unmeasured.comes(0, ())
+    least = plans.unmeasured.least_bytes()
+    assert least > plans.resident_bytes + 64 * 16 * 4
+    plans.known.records = [StepRecord(((0, 0),), ((),), (0,), (NOTHING,), (NOTHING,))]
+    assert plans.unmeasured.least_bytes() == 0

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.drop_in.parts.output_uses import Result  # noqa: E402
 from schedsim.validation.drop_in.records.outside_code import OutsideBytes  # noqa: E402
 from schedsim.validation.drop_in.records.step_calls import PartCall, StepCalls  # noqa: E402
-from schedsim.validation.drop_in.records.step_meter import StepMeter, net_bytes  # noqa: E402
+from schedsim.validation.drop_in.records.step_meter import APART, BACK, StepMeter, net_bytes  # noqa: E402
 from schedsim.validation.drop_in.records.step_record import NOTHING  # noqa: E402
 
 
@@ -115,3 +115,21 @@ def test_outputs_that_the_code_drops_stay_in_the_plan():
     assert net_bytes(call, stretch, 0)[:2] == (400, 300)
     call = replace(called((0, 0), "cuda"), results=gone, gone=frozenset({0}))
     assert net_bytes(call, stretch, 0)[:2] == (400, 300)
+
+
+def test_halves_that_other_models_plan_take_nothing_here():
+    """As of a generator behind its critic's backward: what they leave is there, no more."""
+    meter, calls = StepMeter(Told()), StepCalls([called((0, 0))])
+    for what in (APART, BACK):
+        meter.mark(what, -1)
+    run(meter, calls, (0, -1))
+    for what in (APART, BACK):
+        meter.mark(what, -1)
+    stretches = meter.stop()  # of 1 byte, 2 apart, 3; forward 4, 5; backward 6, 7; 8 apart, 9
+    assert meter.before(stretches)[:2] == (1 + 2 + 3, 1 + 2 + 3)
+    record = meter.record(stretches, calls, NOTHING, 0)
+    assert [it[:2] for it in record.after_forward] == [(5, 5)]
+    assert [it[:2] for it in record.after_backward] == [(7 + 8 + 9, 7 + 8 + 9)]
+    apart = [OutsideBytes(it.most, 0) for it in stretches]
+    assert meter.before(apart).most == 3
+    assert meter.record(apart, calls, NOTHING, 0).after_backward[0].most == 9
