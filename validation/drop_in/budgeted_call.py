@@ -293,7 +293,10 @@ class BudgetedCall:
         if found is None:
             session.num_compared += 1
         elif found.rounding:
-            line = f"a step of {name} is the plain one within rounding: {found}"
+            line = (
+                f"a step of {name} is the plain one within rounding: {found}; to measure this, one "
+                "step took the plain step's memory, not the budget's"
+            )
             session.note(line)
             warn_user(line, RoundingWarning)
         else:

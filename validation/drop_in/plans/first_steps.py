@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from ..parts.part_line import PartCost
 from ..parts.part_sizes import Binding
@@ -44,7 +45,7 @@ class FirstSteps:
     def set(self, index: int, number: int) -> None:
         """Run part `index` by this schedule."""
         self._numbers[index] = number
-        self._beside[index] = self._known.resident_bytes
+        self._beside[index] = self._known.resident_bytes + self._gradients_beside(index)
 
     def take(self, keys: Sequence[Key], costs: Sequence[PartCost]) -> None:
         """Run the calls by these schedules: those of one part, by the one that keeps least."""
@@ -54,7 +55,8 @@ class FirstSteps:
                 least[index] = cost
         self._numbers |= {index: cost.number for index, cost in least.items()}
         self._together |= least.keys()
-        self._beside |= dict.fromkeys(least, self._known.resident_bytes)
+        resident = self._known.resident_bytes
+        self._beside |= {index: resident + self._gradients_beside(index) for index in least}
 
     def number_for(self, index: int, binding: Binding, earlier_bytes: int) -> int:
         """A schedule that leaves room for whatever may come later in the step.
@@ -72,20 +74,21 @@ class FirstSteps:
         steps = self._known
         part = steps.parts[index]
         static = steps.resident_bytes + earlier_bytes
+        others = self._gradients_beside(index)
         guessed = guessed_bytes(part, binding)
         known = self._numbers.get(index)
         if known is not None:
             is_alone = not earlier_bytes or index in self._together
             # As by the states of an optimizer, while steps of another kind were measured.
-            beside = self._beside.setdefault(index, steps.resident_bytes)
-            has_grown = steps.resident_bytes > beside
+            beside = steps.resident_bytes + others
+            has_grown = beside > self._beside.setdefault(index, beside)
             if (is_alone and not binding and not has_grown) or steps.budget_bytes is None:
                 return known
             cost = part.cost(known, binding)
             between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
-            most = max(cost.forward_bytes, between + guessed, cost.backward_bytes)
+            most = max(cost.forward_bytes, between + guessed, cost.backward_bytes + others)
             if static + most <= steps.budget_bytes:
-                self._beside[index] = max(beside, steps.resident_bytes)
+                self._beside[index] = max(beside, self._beside[index])
                 return known
         steps.measure(part, binding if known is not None else _measured_at(part, binding))
         told = part.sizes.limit(binding, steps.options.largest)  # a share is one of that peak
@@ -96,8 +99,11 @@ class FirstSteps:
         # a guess, which refuses no budget: the first step measures it.
         rooms = [max(guessed, room - int(share * store_all.kept_bytes)) for share in _KEPT_SHARES]
         roomy = None
-        for outside in dict.fromkeys((*rooms, guessed)):
-            plan = self._search.search(part.workload(static, outside, binding), budget, 0.3)
+        # Gradients of other parts may be there in its backward; they refuse no budget either.
+        for there, outside in product(
+            dict.fromkeys((static + others, static)), dict.fromkeys((*rooms, guessed))
+        ):
+            plan = self._search.search(part.workload(there, outside, binding), budget, 0.3)
             if plan.schedule is not None:
                 break
         else:
@@ -124,10 +130,18 @@ class FirstSteps:
             raise infeasible(steps, name, plan, roomy, beside)
         steps.plan = plan
         number = self._numbers[index] = part.add(plan.schedule)
-        self._beside[index] = steps.resident_bytes
+        self._beside[index] = steps.resident_bytes + others
         if binding:  # it may be the one that fits the longest sizes
             part.trust.expect(number, now=False)
         return number
+
+    def _gradients_beside(self, index: int) -> int:
+        """Most bytes of gradients that later parts may have made before the backward of this one.
+
+        Those that are there before the step are resident.
+        """
+        steps = self._known
+        return max(0, steps.gradient_bytes() - steps.parts[index].gradient_bytes)
 
 
 def guessed_bytes(part: PlannedPart, binding: Binding) -> int:
