@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections import deque
 from collections.abc import Iterable
@@ -63,7 +64,8 @@ register_optimizer_step_post_hook(_note)
 class HeldState:
     """Bytes of parameters, buffers, gradients and optimizers of the parts seen so far.
 
-    Optimizers are seen at their first step, wherever they are created.
+    Optimizers are seen at their first step, wherever they are created, and before it where the loop
+    has loaded their state.
     """
 
     def __init__(self, options: DropInOptions) -> None:
@@ -74,6 +76,7 @@ class HeldState:
         self._counted: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Counted]
         self._counted = weakref.WeakKeyDictionary()
         self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._has_looked = False
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count `tensors`, parameters and buffers, from now on, and the buckets of a wrapper."""
@@ -101,6 +104,20 @@ class HeldState:
                     holder.register_parameter(str(i), tensor)
             state = resident_state(holder, self._options.optimizer)
             self._foreseen_bytes = state.optimizer_bytes
+
+    def look_for_loaded(self) -> None:
+        """The loop begins: count optimizers with a state that none of their steps has made.
+
+        As of a run that goes on from a checkpoint. Wrappers that pass on the state of another
+        optimizer have none of their own. O(objects of the process), once.
+        """
+        if self._has_looked:
+            return
+        self._has_looked = True
+        found = [it for it in gc.get_objects() if issubclass(type(it), torch.optim.Optimizer)]
+        for optimizer in found:
+            if vars(optimizer).get("state") and self.device_of(optimizer) is not None:
+                _stepped.setdefault(optimizer, 0)
 
     def _alive(self) -> list[torch.Tensor]:
         return [t for it in self._tensors.values() if (t := it[0]()) is not None]

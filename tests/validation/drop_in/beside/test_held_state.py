@@ -147,3 +147,25 @@ def test_gradients_to_come_are_late_where_others_are_held():
     assert held.late_gradient_bytes() == 440
     actor(torch.ones(1, 10)).sum().backward()
     assert held.late_gradient_bytes() == 0
+
+
+def test_a_state_that_was_loaded_is_counted_before_the_first_step():
+    """As of a run that goes on from a checkpoint: its first step was over the budget by it."""
+    model, other = torch.nn.Linear(10, 10), torch.nn.Linear(10, 10)
+    states = []
+    for it in (model, other):
+        it(torch.ones(1, 10)).sum().backward()
+        optimizer = torch.optim.Adam(it.parameters())
+        optimizer.step()
+        states.append(optimizer.state_dict())
+        it.zero_grad()
+        del optimizer
+    held = HeldState(DropInOptions(budget=1))
+    held.see(model.parameters())
+    resumed, _ = (torch.optim.Adam(it.parameters()) for it in (model, other))
+    resumed.load_state_dict(states[0])
+    assert held.total_bytes == 440
+    held.look_for_loaded()
+    assert held.total_bytes == 440 + 2 * 440 + 2 * 4
+    assert held.made_bytes == 2 * 440 + 2 * 4
+    assert held.adam_bytes() == 0

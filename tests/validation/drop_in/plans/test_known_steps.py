@@ -82,3 +82,19 @@ def test_code_before_the_first_part_is_counted(broken):
     assert len(session.parts) == 1 + broken
     taken = storage_bytes([x, *model.parameters()]) + reading.peak_bytes
     assert taken <= session.peak_bytes <= 1.3 * taken
+
+
+def test_the_first_step_of_a_run_that_goes_on_counts_the_states_that_it_has_loaded():
+    """No optimizer has stepped yet."""
+    model, x = nn.Linear(WIDTH, WIDTH), batch(16)
+    earlier = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    earlier.step()
+    earlier.zero_grad()
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.load_state_dict(earlier.state_dict())
+    del earlier
+    schedsim.rematerialize(model, x, "10MB", in_place=True, check="never")
+    model(x).square().sum().backward()
+    assert session_in(model).plans.known.resident_bytes >= 3 * storage_bytes([*model.parameters()])
