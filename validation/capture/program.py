@@ -157,6 +157,9 @@ class Program:
         Name of a parameter -> value of its gradient.
     input_gradients
         Position of an input -> value of its gradient.
+    doubted
+        Buffers that code behind the forward half may write: their contents in the backward half are
+        not known.
     """
 
     values: list[Value] = field(default_factory=list)
@@ -172,6 +175,7 @@ class Program:
     seed: int = -1
     gradients: dict[str, int] = field(default_factory=dict)
     input_gradients: dict[int, int] = field(default_factory=dict)
+    doubted: frozenset[int] = frozenset()
 
     @property
     def loss(self) -> int:
@@ -184,6 +188,13 @@ class Program:
         """The value of the gradient of the loss of a whole step."""
         (tangent,) = self.tangents
         return tangent
+
+    def reads_doubted(self, call: Call) -> bool:
+        """Whether `call` reads what may be something else in the backward half."""
+        if not self.doubted:
+            return False
+        storages = {self.values[v].storage for v in self.doubted}
+        return any(self.values[v].storage in storages for v in refs((call.args, call.kwargs)))
 
     def append(self, call: Call) -> None:
         """Add `call` at the end, as the maker of its outputs; views make no storage."""

@@ -46,7 +46,7 @@ _FOLLOWING = frozenset(
 """Kernels that lay their outputs out as their inputs are."""
 
 
-def with_channels_last(program: Program) -> Program:
+def with_channels_last(program: Program, *, narrow: bool = False) -> Program:
     """A decomposed `program` whose convolutions read and write channels-last, if that is quicker.
 
     Which steps gain is inductor's decision. The arguments of each convolution are copied into
@@ -57,13 +57,22 @@ def with_channels_last(program: Program) -> Program:
 
     A program that reads the storage under such a tensor is returned unchanged too.
 
+    Parameters
+    ----------
+    narrow
+        For small budgets: a convolution whose weight takes more bytes than what it reads and writes
+        besides keeps the layout that was traced. In channels-last its backward makes the gradient
+        of the weight twice, beside another form of the weight.
+
+    Notes
+    -----
     O(size of the program), with one evaluation on fake tensors for each op that follows.
     """
     calls = [call for call in program.calls if call.target is aten.convolution.default]
     if not calls or not _gains(program, calls):
         return program
     try:
-        return _Relaid(program).relaid()
+        return _Relaid(program, narrow).relaid()
     except _LayoutError:
         return program
 
@@ -88,8 +97,8 @@ def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
 class _Relaid:
     """The program that is made, with the values of the old one at their places."""
 
-    def __init__(self, program: Program) -> None:
-        self.old = program
+    def __init__(self, program: Program, narrow: bool) -> None:
+        self.old, self.narrow = program, narrow
         self.new = replace(
             program,
             values=[replace(value) for value in program.values],
@@ -120,7 +129,7 @@ class _Relaid:
             Whether the runtime replaces the call, so that it cannot be evaluated.
         """
         read = list(refs((call.args, call.kwargs, call.lean)))
-        if call.target in _CONVOLUTIONS:
+        if call.target in _CONVOLUTIONS and not (self.narrow and _is_mostly_weight(self.old, call)):
             first = set(_first(call))
             found = self._with(call, lambda v: self._channels_last(v, call) if v in first else v)
             follows = self._follows(found)
@@ -293,6 +302,14 @@ def _first(call: Call) -> list[int]:
     """The tensors of a convolution whose layout its kernel looks at."""
     num_first = 2 if call.target is aten.convolution.default else 3  # the gradient comes first
     return list(refs(tuple(call.args[:num_first])))
+
+
+def _is_mostly_weight(program: Program, call: Call) -> bool:
+    """Whether the weight of a convolution is larger than its input and output together."""
+    *images, weight = (math.prod(program.values[v].shape) for v in _first(call))
+    if call.target is aten.convolution.default:
+        images += [math.prod(program.values[call.outputs[0]].shape)]
+    return weight > sum(images)
 
 
 def _may_follow(call: Call) -> bool:

@@ -60,7 +60,8 @@ def _narrower_graph(captured: CapturedGraph, wide: Program, groups: Groups) -> C
 def _narrower(program: Program, wide: Program, groups: Groups) -> Program | None:
     """`program` in groups that take less room than those of `wide`; ``None`` if there are none."""
     found = fused(program, groups, narrow=True)
-    return None if len(found.calls) == len(wide.calls) else _compiled(found, groups)
+    is_same = [call.target for call in found.calls] == [call.target for call in wide.calls]
+    return None if is_same else _compiled(found, groups)
 
 
 def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> CapturedGraph:

@@ -48,7 +48,7 @@ def fused_without(
 
 def _in_clusters(program: Program, narrow: bool) -> tuple[Program, FusionClusters]:
     """The ops of `program` one by one, and which of them become one group."""
-    parts = with_channels_last(decompose(program))
+    parts = with_channels_last(decompose(program), narrow=narrow)
     inline_cheap(parts)
     widen_in_backward(parts)
     raise_in_place(parts)

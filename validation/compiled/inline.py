@@ -122,6 +122,7 @@ class _Inliner:
             part = stack.pop()
             call = program.calls[reading.maker[part]]
             fixed = call.random or call.once or call.is_tuple or bool(call.tokens)
+            fixed = fixed or program.reads_doubted(call)
             if fixed or not elementwise(program, call) or len(found) > MOST_OPS:
                 if exchange and part != storage and self._is_reduced(part, size):
                     exchange = False

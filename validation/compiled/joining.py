@@ -132,6 +132,11 @@ class _Joiner:
         own = set(written)
         if not any(own & set(program.base_reads(call)) for call in calls):
             return -1  # the runs share nothing that would be loaded only once
+        later = set(own)
+        for k, call in zip(range(begin, end), calls, strict=True):
+            if later & set(program.base_reads(call)):
+                return -1  # it reads what is there already, and what a later run makes again
+            later -= self.made[k].keys()
         staying = {s for k in range(begin, end) for s, last in self.made[k].items() if last >= end}
         outputs = tuple(
             v

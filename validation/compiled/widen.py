@@ -35,5 +35,6 @@ def widen_in_backward(program: Program) -> None:
 
 
 def _is_cheap(program: Program, call: Call) -> bool:
-    fixed = call.random or call.once or call.is_tuple or call.tokens
+    fixed = call.random or call.once or call.is_tuple or bool(call.tokens)
+    fixed = fixed or program.reads_doubted(call)
     return not fixed and (elementwise(program, call) or is_indices_of_offsets(call.target))

@@ -264,7 +264,10 @@ def compiled_part(
 def _part_of_fixed_sizes(
     session: Session, graph_module: torch.fx.GraphModule, inputs: Sequence[Any], compiled: bool
 ) -> Callable[..., Any]:
-    names = input_names(graph_module)
+    names, first = input_names(graph_module), list[TracedPart]()
+    is_followed = session.has_broken or _frames.is_given_up or ends_at_break(graph_module)
+    changing = session.changing(inputs)
+    doubted = session.doubted(inputs) if is_followed else ()
 
     def trace(
         examples: Sequence[Any], strides: Mapping[int, Strides] | None
@@ -274,15 +277,16 @@ def _part_of_fixed_sizes(
         def prepare(
             joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]
         ) -> TracedPart:
-            found = joint_part(joint, num_outputs, fixed, names, session.changing(examples))
+            found = joint_part(joint, num_outputs, fixed, names, changing, doubted)
             if session.is_distributed and torch.distributed.get_world_size() > 1:
                 _refuse_communication(found.program)
             name = f"part{len(session.parts)}" if session.parts else "step"
             lacking = [i for i, its in (strides or {}).items() if its is None]
             part = TracedPart(session, found, name, compiled=compiled, lacking=lacking)
-            part.is_followed = (
-                session.has_broken or _frames.is_given_up or ends_at_break(graph_module)
-            )
+            part.is_followed = is_followed
+            if first:
+                part.share_buffers(first[0])
+            first.append(part)
             session.add(part)
             made.append(part)
             return part
@@ -332,16 +336,13 @@ def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callab
     averaged over ranks come as they are made.
     """
 
-    def begins(_given: Sequence[Any]) -> None:
-        if part is not None:
-            part.backward_place.run_here(part.name)
-
     def run(*arguments: Any) -> Any:
         if part is not None:
             part.early = early = part.gives_early(arguments)
             arguments = arguments if early is None else tuple(early.behind_nodes(arguments))
         found = call(*arguments)
-        watch_backward(found, begins)
+        begins = part.watch_buffers() if part is not None else lambda: None
+        watch_backward(found, lambda _given: begins())
         return found
 
     return run

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from schedsim.errors import InfeasibleBudgetError
+from schedsim.errors import InfeasibleBudgetError, SchedsimError
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
@@ -32,6 +32,7 @@ from .parts.part_sizes import Binding
 from .parts.planned_part import PlannedPart
 from .parts.traced_part import TracedPart
 from .plans.step_plans import StepPlans
+from .plans.unmeasured_steps import record_without_measurements
 from .records.step_calls import PartCall, StepCalls
 from .records.step_meter import OVER
 from .records.step_record import Key
@@ -258,6 +259,33 @@ class LocalSession(Session):
             )
         if self._recorder.is_on:
             when_backward_ends(lambda: self._mark(OVER, -1))
+
+    def see_written(self, part: TracedPart, number: int, written: frozenset[int]) -> None:
+        """Plan for what code behind a part writes before its backward, and for nothing else.
+
+        Raises
+        ------
+        SchedsimError
+            This backward reads it again.
+        """
+        if self.is_rehearsing:
+            return
+        if part.buffers.learn(written):
+            self.plans.plan_anew()
+        again = part.reads_again(number, written)
+        if not again:
+            return
+        line = (
+            f"code behind {part.name} writes {again[0]} before the backward, whose half reads it "
+            "by this schedule: what follows from it must be kept"
+        )
+        calls = self._step.calls
+        if self.plans.known.records or not calls.rows:
+            raise SchedsimError(line, hint="later steps keep it")
+        error = self.plans.refusals.refusal(record_without_measurements(calls))
+        error.message = f"{line}; {error.message}"
+        error.args = (error.message,)
+        raise error
 
     def backward_ends(
         self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]

@@ -93,6 +93,7 @@ class Session(ABC):
         self._forgotten = Forgotten()
         self._breaks_before = breaks_so_far()
         self._written: list[StorageWeakRef] = []
+        self._knows_written = False  # whether a forward has told all that it writes
 
     # -- around what runs -------------------------------------------------------------------------
 
@@ -131,6 +132,7 @@ class Session(ABC):
     def note_written(self, tensors: Sequence[torch.Tensor]) -> None:
         """A forward writes `tensors`, which were there before it."""
         self._written = [weakly(tensor) for tensor in tensors if tensor.layout is torch.strided]
+        self._knows_written = True
 
     def changing(self, inputs: Sequence[Any]) -> list[int]:
         """Which of a part's `inputs` a forward writes, there or behind the part."""
@@ -142,6 +144,18 @@ class Session(ABC):
             and it.layout is torch.strided
             and storage_key(it) in storages
         ]
+
+    def doubted(self, inputs: Sequence[Any]) -> list[int]:
+        """Which of a part's `inputs` are no parameters: code behind the part may write them."""
+        if self._knows_written:
+            return []
+        return [
+            i for i, it in enumerate(inputs) if type(it) is torch.Tensor and not it.requires_grad
+        ]
+
+    def see_written(self, part: TracedPart, _number: int, written: frozenset[int]) -> None:
+        """A backward of `part` by a schedule begins, and these arguments were written meanwhile."""
+        part.buffers.learn(written)
 
     def add(self, part: TracedPart) -> None:
         """Add `part` to the parts that steps may run; on a dry device no results are compared."""

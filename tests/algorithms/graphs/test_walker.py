@@ -131,7 +131,8 @@ def test_moves_are_as_usual_again_where_most_walkers_fit():
     assert (walker.rules.summed, walker.rules.lasting) == (True, False)
     assert walker.rules.thorough == usual.thorough > 0
     assert walker.rules.exchanges == usual.exchanges
-    assert walker.steps_down and steps_down
+    assert walker.steps_down
+    assert steps_down
 
 
 def test_what_is_taken_up_in_the_middle_of_a_round_is_repaired():

@@ -252,3 +252,35 @@ def test_images_that_a_part_hands_over_have_their_layout_before_the_backward(unc
     expected = step(compiled=False)
     assert_close(found, expected)
     assert [t.stride() for t in found] == [t.stride() for t in expected]
+
+
+class Deep(nn.Module):
+    """A network whose last convolution has a weight larger than its images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.last = nn.Conv2d(16, 32, 3, stride=4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Its images shrink."""
+        x = torch.relu(self.norm(self.first(x)))
+        return torch.tanh(self.last(nn.functional.max_pool2d(x, 2))).mean((1, 2, 3))
+
+
+@pytest.mark.slow
+def test_in_small_groups_a_convolution_with_a_large_weight_keeps_its_layout(uncompiled):
+    """In channels-last its backward takes room for the gradient of the weight twice."""
+    torch.manual_seed(0)
+    model, inputs = Deep(), (torch.randn(2, 3, 14, 14), torch.randn(2))
+    captured = captured_step(model, inputs, nn.functional.mse_loss)
+    wide, narrow = (fused(captured.program, Groups(), narrow=narrow) for narrow in (False, True))
+    assert all(stride[1] == 1 for _, stride in layouts(wide))
+    first, last = (3, 14, 14), (16, 7, 7)
+    read = {shape[1:]: stride[1] for shape, stride in layouts(narrow)}
+    assert (read[first], read[last]) == (1, 49)
+    narrow = replace(captured, program=narrow, graph=to_graph(narrow, "narrow", 0))
+    module, loss = narrow.module(Schedule.store_all(narrow.graph)), nn.functional.mse_loss
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)

@@ -72,6 +72,27 @@ def test_where_bytes_are_short_fewer_are_joined(uncompiled):
     assert len(many.runs) < len(few.runs)
 
 
+@pytest.mark.slow
+def test_what_is_made_again_behind_its_reader_is_not_joined_with_it(uncompiled):
+    """As by a repeat for another output of the group: its reader has read the earlier one."""
+    captured, groups = captured_step(*gated()), Groups()
+    program = fused(captured.program, groups)
+    calls = [program.calls[i] for i in op_calls(program)]
+    made = [{program.values[v].storage for v in call.outputs if v >= 0} for call in calls]
+    pairs = [
+        (k, reader)
+        for reader, call in enumerate(calls)
+        for k in range(reader)
+        if made[k] & set(program.base_reads(call))
+    ]
+    assert pairs
+    for k, reader in pairs:
+        runs = [*range(reader + 1), k, *range(reader + 1, len(calls))]
+        parts = join_runs(program, runs, 10**9, groups, lambda *_: (0.0, 0)).parts.values()
+        found = [part[i : i + 2] for part in parts for i in range(len(part))]
+        assert (reader, k) not in found
+
+
 def test_what_is_not_quicker_stays_apart(uncompiled):
     joined = joined_step(gated, 10**9, seconds=lambda _: 100.0)[4]
     assert not joined.parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 import schedsim
+from schedsim.errors import InfeasibleBudgetError
 
 
 class Contrast(nn.Module):
@@ -73,3 +75,75 @@ def test_a_queue_that_is_written_behind_the_graph_that_reads_it(replaces):
     assert losses[:4] == losses[4:]
     assert all(map(torch.equal, plain.state_dict().values(), model.state_dict().values()))
     torch._dynamo.reset()
+
+
+def losses_within(budget, model, batches, compiled=False):
+    """Losses of a loop by torch.compile's backend."""
+    torch._dynamo.reset()
+    model, losses = copy.deepcopy(model), []
+    options = {"budget": budget, "compile": compiled, "effort": 0.1}
+    step = model if budget is None else torch.compile(model, backend="schedsim", options=options)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = step(*batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    torch._dynamo.reset()
+    return losses
+
+
+def named(budget, model, batches):
+    """The least budget that a refusal of `budget` names, and the one that its hint gives."""
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        losses_within(budget, model, batches)
+    return refused.value.min_feasible_bytes, int(re.search(r"budget=(\d+)", refused.value.hint)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the loop holds more of the outputs")
+def test_a_budget_that_the_backend_names_is_taken_where_a_queue_is_written_behind_a_graph():
+    """Nothing tells what the code behind a break writes before it has run."""
+    torch.manual_seed(0)
+    model, batches = Contrast(False), torch.randn(4, 2, 32, 8)
+    plain = losses_within(None, model, batches)
+    for budget in (named("40kB", model, batches)[1], "75kB", "90kB"):
+        assert losses_within(budget, model, batches) == plain
+
+
+class Lookup(nn.Module):
+    """What follows from a buffer is larger than the room that the least budget leaves."""
+
+    def __init__(self, writes):
+        super().__init__()
+        self.writes = writes
+        self.first = nn.Linear(8, 8)
+        self.last = nn.Sequential(nn.Linear(8, 1024), nn.Tanh(), nn.Linear(1024, 8))
+        self.register_buffer("keys", torch.randn(8, 512))
+
+    def forward(self, x):
+        keys = torch.exp(self.keys) / 100
+        x = self.first(x)
+        x = self.last(x + x @ keys @ keys.T / 1000)
+        x.detach().sum().item()
+        if self.writes:
+            with torch.no_grad():
+                self.keys[:, :8] = x[:8].T
+        return x.tanh()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the loop holds more of the outputs")
+def test_a_least_budget_keeps_what_follows_from_a_buffer_only_if_it_is_written():
+    torch.manual_seed(0)
+    batches = torch.randn(3, 1, 32, 8)
+    reads = Lookup(False)
+    least, _ = named("300kB", reads, batches)
+    assert losses_within(least, reads, batches) == losses_within(None, reads, batches)
+    writes = Lookup(True)
+    with pytest.raises(InfeasibleBudgetError, match=r"code behind step writes .*keys.* must be"):
+        losses_within(least, writes, batches)
+    for budget in named(least, writes, batches):
+        assert budget > least
+        assert losses_within(budget, writes, batches) == losses_within(None, writes, batches)

@@ -103,12 +103,15 @@ class GradientLayouts:
     def __call__(self, *arguments: Any) -> Any:
         """Call the graph by the part in use."""
         found = self._call(*arguments)
-        watch_backward(found, self._backward_begins, makes_zeros=False)
-        return found
+        begins = self._part.watch_buffers()
 
-    def _backward_begins(self, _given: Sequence[Any]) -> None:
-        # AOTAutograd switches autocast off around the code of its backward.
-        self._backward_autocast = Autocast.now()
+        def backward_begins(_given: Sequence[Any]) -> None:
+            begins()
+            # AOTAutograd switches autocast off around the code of its backward.
+            self._backward_autocast = Autocast.now()
+
+        watch_backward(found, backward_begins, makes_zeros=False)
+        return found
 
     def backward_of(
         self, part: TracedPart, number: int, given: list[Any]

@@ -46,6 +46,8 @@ class JointPart(NamedTuple):
         The gradients that the backward half gets, in order.
     sums, casts
         Arguments whose gradients the last op adds; and parameters for which it casts them.
+    doubted
+        Places of arguments that code behind the part may write, with their names.
     """
 
     program: Program
@@ -57,6 +59,7 @@ class JointPart(NamedTuple):
     given: tuple[GivenGradient, ...]
     sums: frozenset[int]
     casts: frozenset[int]
+    doubted: Mapping[int, str]
 
     def made_of_none(self, lacking: Collection[int]) -> list[int]:
         """Arguments whose gradients are made of none but `lacking` ones: none comes to them.
@@ -129,6 +132,7 @@ def joint_part(
     fixed: frozenset[int],
     names: Sequence[str],
     changing: Collection[int] = (),
+    doubted: Collection[int] = (),
 ) -> JointPart:
     """The program of a joint graph whose first `num_outputs` outputs are those of the forward half.
 
@@ -141,13 +145,15 @@ def joint_part(
     changing
         Positions of inputs that a forward writes, in this part or behind it: what reads them runs
         once, in the forward half.
+    doubted
+        Positions of buffers that code behind this part may write before the backward half.
 
     Raises
     ------
     UnsupportedError
         The graph contains a construct that cannot be scheduled; the message names it.
     """
-    return _JointBuilder(graph_module, num_outputs, fixed, names, changing).part()
+    return _JointBuilder(graph_module, num_outputs, fixed, names, changing, doubted).part()
 
 
 class _JointBuilder(ProgramBuilder):
@@ -158,11 +164,13 @@ class _JointBuilder(ProgramBuilder):
         fixed: frozenset[int],
         names: Sequence[str],
         changing: Collection[int],
+        doubted: Collection[int],
     ) -> None:
         traced = Traced(graph_module, (), "dynamo", False, {})
         device = _device(graph_module)
         super().__init__(traced, device)
         self.num_outputs, self.fixed, self.changing = num_outputs, fixed, changing
+        self.doubted = doubted
         self.sources = list(names)
         self.names = [clean(name) for name in names]
         self.found: dict[str, OpenSize] = {}
@@ -207,6 +215,7 @@ class _JointBuilder(ProgramBuilder):
             tuple(self.given),
             sums,
             casts,
+            {i: self._source(i) for i, v in enumerate(self.inputs) if v in program.doubted},
         )
 
     def _made_by(self, found: Sequence[int], targets: frozenset[Any]) -> frozenset[int]:
@@ -351,6 +360,9 @@ class _JointBuilder(ProgramBuilder):
         }
         found = [v for i, v in enumerate(self.inputs) if i in self.changing and v >= 0]
         later = {program.values[v].storage for v in found} - changed
+        maybe = [self.inputs[i] for i in self.doubted if i in self.fixed and self.inputs[i] >= 0]
+        known = changed | later
+        program.doubted = frozenset(v for v in maybe if program.values[v].storage not in known)
         if not changed | later:
             return
         for i, call in enumerate(program.calls):

@@ -28,8 +28,10 @@ from .output_uses import OutputUse, PartOutputs
 from .part_line import PartCost
 from .part_sizes import Binding, Bytes, PartSizes
 from .schedule_trust import ScheduleTrust
+from .written_buffers import WrittenBuffers, readers
 
 _MOST_COSTS = 4096
+_NEVER_BYTES = 2**53
 
 
 class _MeasuredAt(NamedTuple):
@@ -77,6 +79,8 @@ class PlannedPart:
         What the loop does with the outputs: nothing that takes less memory, until steps tell.
     makes_zeros
         Whether gradients that do not come are there as zeros.
+    buffers : WrittenBuffers
+        Which of its buffers code behind the part is taken to write before its backward.
     """
 
     def __init__(
@@ -94,6 +98,8 @@ class PlannedPart:
         self.outputs = PartOutputs(program, self.seed_name)
         without = (i for i, it in enumerate(joint.given) if it.output in lacking)
         self._lacking_names = self.outputs.lacking_names(OutputUse(lacking=frozenset(without)))
+        self.buffers = WrittenBuffers(joint.doubted)
+        self.buffers.tell(self._note_buffers)
         self.graph: Graph = self._graph_at(self.sizes.traced)[1]
         self.schedules: list[Schedule] = []
         self.trust = ScheduleTrust()
@@ -114,7 +120,32 @@ class PlannedPart:
         graph = to_graph(program, self.name, 0)
         if are_held():
             graph = _given_to_the_end(graph, self.seed_name, self._lacking_names)
-        return program, with_once(graph, self._keep)
+        return program, self._with_once(graph, program)
+
+    def _with_once(self, graph: Graph, program: Program) -> Graph:
+        """`graph` with the ops running once that the user names, or that read what is written."""
+        names = self._readers(self.buffers.taken)
+        names |= {call.name for call in program.calls if call.once}
+        ops = tuple(replace(op, once=op.name in names) for op in graph.ops)
+        return with_once(replace(graph, ops=ops), self._keep)
+
+    def _readers(self, places: frozenset[int]) -> frozenset[str]:
+        """Names of the ops of the forward that read the arguments at these places."""
+        return readers(self.program, {self._joint.inputs[i] for i in places})
+
+    def share_buffers(self, other: PlannedPart) -> None:
+        """Take the same buffers to be written as `other`, the same part in other groups."""
+        self.buffers = other.buffers
+        self.buffers.tell(self._note_buffers)
+        self._note_buffers()
+
+    def _note_buffers(self) -> None:
+        self.graph = self._with_once(self.graph, self.program)
+        self.sizes.measured = {
+            binding: one._replace(graph=self._with_once(one.graph, self.program))
+            for binding, one in self.sizes.measured.items()
+        }
+        self._note_new_op_costs()
 
     def measure(self, binding: Binding) -> None:
         """Measure times and workspaces of the ops at these sizes, once."""
@@ -385,13 +416,17 @@ class PlannedPart:
 
     def _evaluated(self, number: int, binding: Binding) -> PartCost:
         graph, (runs, at) = self.graph, self._runs(number)
+        counts = np.bincount(runs, minlength=graph.num_ops)
+        written = [graph.op_index(it) for it in self._readers(self.buffers.written)]
+        if (counts[written] > 1).any():
+            return PartCost(number, _NEVER_BYTES, _NEVER_BYTES, _NEVER_BYTES, math.inf)
         memory = self._memory(number, binding, self.use)
         backward_bytes = int(memory[at:].max())
         if self.use.lacking:
             backward_bytes = max(int(memory[at]), self._backward_without(number, binding))
         given = self.given_bytes(binding)
         kept = int(memory[at]) - given - self.input_bytes(binding)
-        times = np.bincount(runs, minlength=graph.num_ops) * graph.arrays.op_time_s
+        times = counts * graph.arrays.op_time_s
         return PartCost(
             number,
             kept,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -27,6 +27,7 @@ from .joint_part import JointPart
 from .part_code import EmittedCode, PartCode
 from .part_sizes import Binding
 from .planned_part import PlannedPart
+from .written_buffers import BufferVersion, WrittenBuffers
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -66,6 +67,9 @@ class TracedPart(PlannedPart):
         Whether it runs in small groups, in the place of the part that autograd calls.
     is_followed
         Whether other graphs of the same call may follow, because Dynamo breaks its trace.
+    met
+        The part, the schedule and the buffers of the last call, where code behind it may write to
+        these.
     own_zeros
         What tells zeros from gradients that do not come, where functions of the user's own make
         some; ``None`` where there are no such functions.
@@ -97,6 +101,7 @@ class TracedPart(PlannedPart):
         self._zeros = tuple(self._counts)
         self._made_of_none: dict[frozenset[int], list[int]] = {}
         self.own_zeros: OwnZeros | None = None
+        self.met: tuple[TracedPart, int, tuple[BufferVersion, ...]] | None = None
         self.layouts: GradientLayouts | LackingGradients | None = None
         self.early: EarlyGradients | None = None
         # By the place of a call's header; nodes of the autograd graph hold them.
@@ -125,6 +130,7 @@ class TracedPart(PlannedPart):
                 has_small_groups=True,
             )
             self._small.backward_place = self.backward_place
+            self._small.share_buffers(self)
             self._small.is_followed, self._small.own_zeros = self.is_followed, self.own_zeros
             self._small.layouts, self._small.makes_zeros = self.layouts, self.makes_zeros
         self._runs_small = True
@@ -210,6 +216,8 @@ class TracedPart(PlannedPart):
             if self.session.checks:
                 number = part._compared(number, found, binding)
             part.trust.meet(binding)
+        if self._joint.doubted:
+            self.met = part, number, self.buffers.met(self._joint.inputs, found)
         return part._run_forward(number, binding, found, early)
 
     def _run_forward(
@@ -274,6 +282,24 @@ class TracedPart(PlannedPart):
             _, wrong = trust.settle(ahead, binding, others, comparison.difference)
             if wrong is not None:
                 self.session.refuse_ahead(self, wrong)
+
+    def watch_buffers(self) -> Callable[[], None]:
+        """What to call as the backward of the last call begins, before it asks for what is kept."""
+        met, self.met = self.met, None
+        name, place, session = self.name, self.backward_place, self.session
+
+        def begins() -> None:
+            place.run_here(name)
+            if met is not None:
+                part, number, buffers = met
+                session.see_written(part, number, WrittenBuffers.written_since(buffers))
+
+        return begins
+
+    def reads_again(self, number: int, places: frozenset[int]) -> list[str]:
+        """Names of the arguments at these places that the backward by schedule `number` reads."""
+        read = self.code.halves(number).read_backward
+        return [self.buffers.names[i] for i in sorted(places) if self._joint.inputs[i] in read]
 
     def backward(self, arguments: list[Any]) -> list[Any]:
         """The gradients of the arguments of `forward`; `arguments` is emptied."""

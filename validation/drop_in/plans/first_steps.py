@@ -124,6 +124,8 @@ class FirstSteps:
                 # Nor does what the loop may hold of the outputs refuse one: the step tells.
                 workload = part.workload(static, 0, binding)
                 plan = self._search.search_long(workload, budget, 0.3)
+        if plan.schedule is None and part.buffers.hope():
+            return self.number_for(index, binding, earlier_bytes)
         if plan.schedule is None:
             beside = 0 if part.outputs.root_bytes else LOSS_BYTES
             name = part.name + part.sizes.in_words(binding)

@@ -33,7 +33,7 @@ class LineSteps:
 
     def __init__(self, known: KnownSteps, search: ScheduleSearch) -> None:
         self._known, self._search = known, search
-        self._least: dict[tuple[PlannedPart, Binding], list[int]] = {}
+        self._least: dict[tuple[PlannedPart, Binding, frozenset[int]], list[int]] = {}
 
     def store_all_peak(self, record: StepRecord) -> int:
         """The peak of a step that keeps everything."""
@@ -60,7 +60,8 @@ class LineSteps:
 
     def least_number(self, part: PlannedPart, binding: Binding) -> int:
         """The schedule of `part` with the least memory, among those for these sizes or others."""
-        known = next((numbers for (it, _), numbers in self._least.items() if it is part), None)
+        alike = part, part.buffers.taken
+        known = next((found for (it, _, w), found in self._least.items() if (it, w) == alike), None)
         if known is None:
             known = self._least_of(part, binding)
         costs = [part.store_all_cost(binding), *(part.cost(it, binding) for it in known)]
@@ -193,7 +194,7 @@ class LineSteps:
         return tuple(dict.fromkeys([part.store_all_cost(binding), *costs]))
 
     def _least_of(self, part: PlannedPart, binding: Binding) -> list[int]:
-        at = part, binding
+        at = part, binding, part.buffers.taken
         if at not in self._least:
             self._least[at] = self._least_numbers(part, binding)
         return self._least[at]
