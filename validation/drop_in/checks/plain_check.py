@@ -43,8 +43,8 @@ def made_up_loss(output: Any) -> Tensor:
 
     Gradients come in the strides of the outputs, for which graphs are traced at first.
     """
-    own = getattr(output, "loss", None)
-    if isinstance(own, Tensor) and own.requires_grad and not own.ndim:
+    own = _own_loss(output)
+    if own is not None:
         return own
     total: Tensor | None = None
     for leaf in _differentiable(output):
@@ -55,6 +55,12 @@ def made_up_loss(output: Any) -> Tensor:
         total = term if total is None else total + term
     assert total is not None
     return total
+
+
+def _own_loss(output: Any) -> Tensor | None:
+    """The loss that a model has computed itself, by which its loop trains."""
+    own = getattr(output, "loss", None)
+    return own if isinstance(own, Tensor) and own.requires_grad and not own.ndim else None
 
 
 def _tensors(output: Any) -> list[Tensor]:
@@ -352,7 +358,9 @@ class _Digest(torch.autograd.Function):
     @classmethod
     def of(cls, output: Any, *, reads: bool = True) -> Tensor:
         _differentiable(output)
-        leaves = _tensors(output)
+        leaves, own = _tensors(output), _own_loss(output)
+        if own is not None:  # as in the loop, gradients of other outputs are not there
+            leaves = [t if t is own else t.detach() for t in leaves]
         found: Tensor = cls.apply(reads, *leaves)  # type: ignore[no-untyped-call]  # torch's is untyped
         return found
 

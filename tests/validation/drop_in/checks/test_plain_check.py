@@ -313,3 +313,36 @@ def test_a_step_that_fails_is_a_difference():
 
     found, _ = frugal_difference(model, model, fails, (x,), {}, False)
     assert str(found) == "it fails: RuntimeError: no kernel"
+
+
+class Scored(nn.Module):
+    """Computes its loss, and returns what no loop trains by beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        scores = self.layer(x)
+        return _Scores(scores.square().mean(), torch.tanh(scores))
+
+
+@dataclass
+class _Scores:
+    """A loss as transformers return it, and a result."""
+
+    loss: torch.Tensor
+    beside: torch.Tensor
+
+
+def test_only_the_loss_of_a_model_gets_a_gradient():
+    """Those of other outputs would be in memory all at once, which they are in no step."""
+    model, x, gradients = Scored(), torch.randn(8, 16), []
+
+    def planned(x):
+        found = model(x)
+        found.beside.register_hook(gradients.append)
+        return found
+
+    assert frugal_difference(model, model, planned, (x,), {}, False) == (None, False)
+    assert not gradients
