@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.units import format_bytes
 
 from ..block_level.repeated_forward import untouched
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
@@ -278,12 +279,12 @@ class BudgetedCall:
         New graphs are traced and planned on the way. Neither step changes any state.
         """
         model, session, self._is_due = self._model, self.session, False
-        name, found = type(model).__name__, None
+        name, found, is_over = type(model).__name__, None, False
         planned, refused = noting(lambda *inputs, **keywords: self._planned(inputs, keywords))
         with session.rehearsing(), as_itself(model), untouched(model):
             rounded = session.options.compile
             try:
-                found = frugal_difference(model, model, planned, inputs, keywords, rounded)
+                found, is_over = frugal_difference(model, model, planned, inputs, keywords, rounded)
             except Exception as error:  # the plain step forbids hooks, or a second backward
                 text = " ".join(str(error).split())[:200]
                 session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
@@ -292,14 +293,18 @@ class BudgetedCall:
         session.note_compared()
         if found is None:
             session.num_compared += 1
-        elif found.rounding:
-            line = (
-                f"a step of {name} is the plain one within rounding: {found}; to measure this, one "
-                "step took the plain step's memory, not the budget's"
-            )
+        if (found is None and is_over) or (found is not None and found.rounding):
+            line = f"a step of {name} is the plain one within rounding"
+            line += f": {found}" if found is not None else ""
+            if is_over:
+                taken = format_bytes(session.store_all_bytes)
+                line += (
+                    f"; to measure this, one step took the plain step's memory ({taken}), not the "
+                    "budget's"
+                )
             session.note(line)
             warn_user(line, RoundingWarning)
-        else:
+        elif found is not None:
             self._is_plain = True
             line = (
                 f"a new graph of {name} is not its plain step: {found}; it runs as it is from now "

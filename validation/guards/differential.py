@@ -40,6 +40,8 @@ _NOISE = 64
 
 Of a convolution's bias in front of a batch norm, a kernel that adds up in one go leaves 34.
 """
+_PIECE = 1 << 16
+"""Entries that are compared in float64 at a time: wide copies of all would take memory."""
 _ROUNDING = {
     torch.float64: 1e-9,
     torch.float32: 1e-4,
@@ -130,7 +132,7 @@ class Both:
     model: nn.Module
     loss: Any
     recorded: Recorded | None
-    kept: Callable[[Tensor], Tensor] = lambda tensor: _on_host(tensor)
+    kept: Callable[[Tensor], Tensor] = lambda tensor: on_host(tensor)
 
     def difference(
         self,
@@ -207,9 +209,15 @@ class Both:
         named = {name: t for name, t, _ in left.gradients if t is not None}
         return {"the loss": left.loss, **named, **dict(left.tensors)}
 
-    def compared(self, expected: _Left, found: _Left) -> Difference | None:
+    def compared(
+        self, expected: _Left, found: _Left, *, rounded: bool = False
+    ) -> Difference | None:
         """The difference between two results of `run`; for digests, whether there is one."""
-        return _difference(expected, found, False)
+        return _difference(expected, found, rounded)
+
+    def draws(self, left: _Left) -> bool:
+        """Whether the step with these results drew numbers of torch's generators."""
+        return not all(map(torch.equal, _generators(self.model), left.generators))
 
     def peak_bytes(
         self,
@@ -271,7 +279,7 @@ class Both:
             if is_reparametrised(change):  # a later forward does not look at it
                 left[change.path] = (left[change.path][0], False)
         return _Left(
-            _on_host(loss), gradients, tensors, _generators(self.model), python_generators(), left
+            on_host(loss), gradients, tensors, _generators(self.model), python_generators(), left
         )
 
     @contextmanager
@@ -334,7 +342,8 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
     return tuple(s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1)
 
 
-def _on_host(tensor: Tensor) -> Tensor:
+def on_host(tensor: Tensor) -> Tensor:
+    """A copy of `tensor`, or of this rank's share of it, in the host's memory."""
     tensor = tensor.detach()
     local = getattr(tensor, "to_local", None)  # of a sharded one
     if local is not None and type(tensor) is not Tensor:
@@ -345,7 +354,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def _taken(value: Any) -> Any:
-    return (_on_host(value), value.requires_grad) if isinstance(value, Tensor) else value
+    return (on_host(value), value.requires_grad) if isinstance(value, Tensor) else value
 
 
 def _generators(model: nn.Module) -> list[Tensor]:
@@ -374,7 +383,7 @@ def _difference(
     drew = not all(map(torch.equal, expected.generators, found.generators))
     mine, its = dict(expected.tensors), dict(found.tensors)
     if mine.keys() != its.keys():
-        return Difference("the model has other buffers afterwards")
+        return Difference("the model has other buffers or outputs afterwards")
     pairs += [(name, mine[name], its[name]) for name in mine]
     for name, a, b in pairs:
         if a.shape != b.shape or a.dtype != b.dtype:
@@ -476,12 +485,18 @@ def _relative(one: Tensor, two: Tensor) -> float:
     if one.layout is not torch.strided:
         one, two = one.to_dense(), two.to_dense()
     wide = torch.complex128 if one.is_complex() else torch.float64
-    a, b = one.to(wide), two.to(wide)
-    if not torch.equal(a.isfinite(), b.isfinite()):
+    largest, off, num = 0.0, 0.0, 0
+    one, two = one.reshape(-1), two.reshape(-1)
+    for at in range(0, one.numel(), _PIECE):
+        a, b = one[at : at + _PIECE], two[at : at + _PIECE]
+        there = a.isfinite()
+        if not torch.equal(there, b.isfinite()):
+            return float("inf")
+        a, b = a.to(wide)[there], b.to(wide)[there]
+        if a.numel():
+            num += a.numel()
+            largest = max(largest, float(a.abs().max()), float(b.abs().max()))
+            off = max(off, float((a - b).abs().max()))
+    if not num:
         return float("inf")
-    there = a.isfinite()
-    a, b = a[there], b[there]
-    if not a.numel():
-        return float("inf")
-    largest = max(float(a.abs().max()), float(b.abs().max()))
-    return float((a - b).abs().max()) / largest if largest else 0.0
+    return off / largest if largest else 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -22,13 +23,13 @@ from ...block_level.repeated_forward import nearly_equal, same_values, untouched
 from ...capture.capture import record_step
 from ...guards.differential import Both, Difference
 from ...guards.float64_step import Float64Step, in_float64
-from ...guards.recording import detached_copies
+from ...guards.recording import Recorded, detached_copies
 from ...guards.state_change import ATOMS
 from ...guards.state_walk import slots_of
 from ...measure.storage import local
 from ...torch_private.module_tables import buffers_of, parameters_of
 from ...torch_private.pytrees import tree_leaves
-from .saved_elsewhere import saved_elsewhere
+from .saved_elsewhere import copied_elsewhere, saved_elsewhere
 from .tensor_bits import bits_of, made_up_gradient
 
 Step = Callable[..., Any]
@@ -42,8 +43,8 @@ def made_up_loss(output: Any) -> Tensor:
 
     Gradients come in the strides of the outputs, for which graphs are traced at first.
     """
-    own = getattr(output, "loss", None)
-    if isinstance(own, Tensor) and own.requires_grad and not own.ndim:
+    own = _own_loss(output)
+    if own is not None:
         return own
     total: Tensor | None = None
     for leaf in _differentiable(output):
@@ -54,6 +55,12 @@ def made_up_loss(output: Any) -> Tensor:
         total = term if total is None else total + term
     assert total is not None
     return total
+
+
+def _own_loss(output: Any) -> Tensor | None:
+    """The loss that a model has computed itself, by which its loop trains."""
+    own = getattr(output, "loss", None)
+    return own if isinstance(own, Tensor) and own.requires_grad and not own.ndim else None
 
 
 def _tensors(output: Any) -> list[Tensor]:
@@ -128,6 +135,13 @@ def difference(
     )
 
 
+class FrugalDifference(NamedTuple):
+    """The difference of a step from the plain one, and whether it took the plain step's memory."""
+
+    found: Difference | None
+    is_over: bool
+
+
 def frugal_difference(
     model: nn.Module,
     plain: Step,
@@ -135,43 +149,94 @@ def frugal_difference(
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
     rounded: bool,
-) -> Difference | None:
-    """The `difference`; with equal bits it takes no more memory than the planned step.
+) -> FrugalDifference:
+    """The `difference`, with no more memory than the planned step takes.
 
-    Where bits differ, the steps run once more to measure by how much, with the plain step's memory.
+    Where bits differ, both steps run once more, and their results are kept outside of the
+    device's memory too. The plain step's memory is taken only where the difference is more than
+    rounding, or a step fails: such a graph is not used, or it is as exact as the plain step.
     """
     with _of_leaves(model):
-        return _frugal_difference(model, plain, planned, inputs, keywords, rounded)
-
-
-def _frugal_difference(
-    model: nn.Module,
-    plain: Step,
-    planned: Step,
-    inputs: tuple[Any, ...],
-    keywords: Mapping[str, Any],
-    rounded: bool,
-) -> Difference | None:
-    if not rounded:
         recorded = record_step(model, _Digest.of, inputs, keywords, parts_may_be_scripted=True)
-        both = Both(model, _Digest.of, recorded, kept=digest)
-        with saved_elsewhere([*model.parameters(), *model.buffers()]):
-            expected = both.run(
-                lambda *inputs, **keywords: _Digest.of(plain(*inputs, **keywords)), inputs, keywords
-            )
+        frugal = _Frugal(model, plain, planned, inputs, keywords, recorded)
         try:
-            found = both.run(
-                lambda *inputs, **keywords: _Digest.of(planned(*inputs, **keywords)),
-                inputs,
-                keywords,
+            if not rounded and frugal.has_equal_bits():
+                return FrugalDifference(None, False)
+            found = frugal.difference(rounded)
+            if found is None or found.rounding:
+                return FrugalDifference(found, False)
+        except _PlannedFails:  # the comparison below reports it
+            pass
+        return FrugalDifference(difference(model, plain, planned, inputs, keywords, rounded), True)
+
+
+class _PlannedFails(Exception):
+    """The planned step raises."""
+
+
+@dataclass(frozen=True)
+class _Frugal:
+    """Runs both steps while what the plain one saves is stored elsewhere."""
+
+    model: nn.Module
+    plain: Step
+    planned: Step
+    inputs: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    recorded: Recorded
+
+    def has_equal_bits(self) -> bool:
+        """Whether all results have the same bits; only numbers that stand for them are kept."""
+        both = Both(self.model, _Digest.of, self.recorded, kept=digest)
+        expected = self._expected(both, _Digest.of)
+        return both.compared(expected, self._found(both, _Digest.of)) is None
+
+    def difference(self, rounded: bool) -> Difference | None:
+        """The difference of the results, which are copied elsewhere."""
+        with copied_elsewhere() as copied:
+            both = Both(self.model, _Digest.of, self.recorded, kept=copied)
+
+            def run(results: Callable[..., Any]) -> Any:
+                outputs: list[tuple[str, Tensor]] = []
+
+                def loss(output: Any) -> Tensor:
+                    leaves = enumerate(_tensors(output))
+                    outputs.extend((f"output {i}", copied(leaf)) for i, leaf in leaves)
+                    return _Digest.of(output, reads=False)
+
+                left = results(both, loss)
+                left.tensors.extend(outputs)
+                return left
+
+            expected = run(self._expected)
+            if rounded and both.draws(expected):
+                return None  # it draws other numbers by design, which nothing can be told by
+            found = both.compared(expected, run(self._found), rounded=rounded)
+            if found is None or not found.rounding:
+                return found
+            # Some kernels of CUDA give other bits every time: then nothing can be told by bits.
+            again = both.compared(expected, run(self._expected))
+            return None if again is not None else found
+
+    def _expected(self, both: Both, loss: Callable[..., Tensor]) -> Any:
+        with saved_elsewhere([*self.model.parameters(), *self.model.buffers()]):
+            return both.run(
+                lambda *inputs, **keywords: loss(self.plain(*inputs, **keywords)),
+                self.inputs,
+                self.keywords,
             )
-            if both.compared(expected, found) is None:
-                return None
+
+    def _found(self, both: Both, loss: Callable[..., Tensor]) -> Any:
+        try:
+            return both.run(
+                lambda *inputs, **keywords: loss(self.planned(*inputs, **keywords)),
+                self.inputs,
+                self.keywords,
+            )
         except SchedsimError:
             raise
-        except Exception:  # the comparison below reports it
-            pass
-    return difference(model, plain, planned, inputs, keywords, rounded)
+        except Exception as error:
+            raise _PlannedFails from error
 
 
 @contextmanager
@@ -291,14 +356,16 @@ class _Digest(torch.autograd.Function):
     """A scalar that represents the bits of outputs; its backward returns made-up gradients."""
 
     @classmethod
-    def of(cls, output: Any) -> Tensor:
+    def of(cls, output: Any, *, reads: bool = True) -> Tensor:
         _differentiable(output)
-        leaves = _tensors(output)
-        found: Tensor = cls.apply(*leaves)  # type: ignore[no-untyped-call]  # torch's is untyped
+        leaves, own = _tensors(output), _own_loss(output)
+        if own is not None:  # as in the loop, gradients of other outputs are not there
+            leaves = [t if t is own else t.detach() for t in leaves]
+        found: Tensor = cls.apply(reads, *leaves)  # type: ignore[no-untyped-call]  # torch's is untyped
         return found
 
     @staticmethod
-    def forward(ctx: Any, *leaves: Tensor) -> Tensor:
+    def forward(ctx: Any, reads: bool, *leaves: Tensor) -> Tensor:
         ctx.forms = [
             _OutputForm(
                 tuple(t.shape), torch.empty_like(t, device="meta").stride(), t.dtype, t.device
@@ -306,15 +373,17 @@ class _Digest(torch.autograd.Function):
             for t in leaves
         ]
         ctx.set_materialize_grads(False)
-        numbers = [int(digest(t)[-1]) for t in leaves]
+        numbers = [int(digest(t)[-1]) for t in leaves if reads]
         return torch.tensor(float(hash(tuple(numbers)) >> 11), dtype=torch.float64)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        return tuple(
+        needs = ctx.needs_input_grad[1:]
+        gradients = (
             made_up_gradient(form, seed) if needed else None
-            for seed, (form, needed) in enumerate(zip(ctx.forms, ctx.needs_input_grad, strict=True))
+            for seed, (form, needed) in enumerate(zip(ctx.forms, needs, strict=True))
         )
+        return (None, *gradients)
 
 
 def noting(step: Callable[..., Any]) -> tuple[Callable[..., Any], list[SchedsimError]]:

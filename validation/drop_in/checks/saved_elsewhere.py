@@ -1,4 +1,4 @@
-"""Stores the tensors that a plain step saves for its backward outside of the device's memory."""
+"""Stores what a plain step saves for its backward, and its results, outside of device memory."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from ...guards.differential import on_host
 from ...torch_private.storage_refs import storage_key
+
+_ALIGNED = 64
+"""Bytes to whose multiples the copies in a file begin."""
 
 
 @contextmanager
@@ -36,6 +41,33 @@ def saved_elsewhere(resident: Iterable[Tensor]) -> Iterator[None]:
 
         with saved_tensors_hooks(pack, lambda get: get()):
             yield
+
+
+@contextmanager
+def copied_elsewhere() -> Iterator[Callable[[Tensor], Tensor]]:
+    """Give a function that copies tensors to the host, or from the host into a mapped file.
+
+    Copies are contiguous, and can be read until the end of the block.
+
+    Examples
+    --------
+    >>> import torch
+    >>> with copied_elsewhere() as copied:
+    ...     copied(torch.arange(3.0)).tolist()
+    [0.0, 1.0, 2.0]
+    """
+    with tempfile.TemporaryFile() as file:
+
+        def copied(tensor: Tensor) -> Tensor:
+            tensor = tensor.detach()
+            if tensor.device.type != "cpu" or not _is_plain(tensor):
+                return on_host(tensor)
+            num_bytes = tensor.numel() * tensor.element_size()
+            place = -(-file.seek(0, 2) // _ALIGNED) * _ALIGNED
+            raw = np.memmap(file, np.uint8, "r+", place, num_bytes)
+            return torch.from_numpy(raw).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+        yield copied
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -94,15 +94,18 @@ class FirstSteps:
         told = part.sizes.limit(binding, steps.options.largest)  # a share is one of that peak
         budget = steps.budget_for(part.workload(static, guessed, told))
         store_all = part.store_all_cost(binding)
-        room = budget - static - part.input_bytes(binding) - part.given_bytes(binding)
-        # At last the plan may keep anything, as only a loss is known to follow. What that takes is
-        # a guess, which refuses no budget: the first step measures it.
-        rooms = [max(guessed, room - int(share * store_all.kept_bytes)) for share in _KEPT_SHARES]
+        room = budget - part.input_bytes(binding) - part.given_bytes(binding)
         roomy = None
-        # Gradients of other parts may be there in its backward; they refuse no budget either.
-        for there, outside in product(
-            dict.fromkeys((static + others, static)), dict.fromkeys((*rooms, guessed))
-        ):
+        # Gradients of other parts may be there in its backward; they refuse no budget.
+        statics = dict.fromkeys((static + others, static))
+        tries = [
+            (there, max(guessed, room - there - int(share * store_all.kept_bytes)))
+            for there, share in product(statics, _KEPT_SHARES)
+        ]
+        # At last the plan may keep anything, as only a loss is known to follow. What that takes is
+        # a guess, which refuses no budget either: the first step measures it.
+        tries += [(there, guessed) for there in statics]
+        for there, outside in dict.fromkeys(tries):
             plan = self._search.search(part.workload(there, outside, binding), budget, 0.3)
             if plan.schedule is not None:
                 break

@@ -12,10 +12,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import budgeted_call  # noqa: E402
-from schedsim.validation.drop_in.checks.plain_check import difference, made_up_loss  # noqa: E402
+from schedsim.validation.drop_in.checks.plain_check import (  # noqa: E402
+    difference,
+    frugal_difference,
+    made_up_loss,
+)
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import schedsim  # noqa: E402
 
@@ -238,3 +244,105 @@ def test_tensors_within_objects_are_outputs():
         model.zero_grad()
         loss(model(x)).backward()
         assert all(map(torch.equal, expected, (p.grad for p in model.parameters())))
+
+
+class Deep(nn.Module):
+    """Keeps an activation of 64 KiB a layer; its outputs are as large."""
+
+    def __init__(self, num_layers=24):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(num_layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_how_far_a_graph_rounds_is_measured_within_the_memory_of_its_schedules(rounded):
+    """Neither step that is compared, nor what is kept of it, takes the plain step's memory."""
+    torch.manual_seed(0)
+    model, x = Deep(), torch.randn(1024, 16)
+
+    def pieces(layers, x):
+        for layer in layers:
+            x = torch.tanh(layer(x))
+        return x
+
+    def planned(x):
+        for at in range(0, 24, 6):
+            x = checkpoint(pieces, model.layers[at : at + 6], x, use_reentrant=False)
+        return x * 0.7 + x * 0.3  # rounds
+
+    def compare():
+        found.append(frugal_difference(model, model, planned, (x,), {}, rounded))
+
+    found = []
+    compare()
+    backward = lambda step: step(x).sum().backward()  # noqa: E731
+    model.zero_grad()
+    plain, frugal, checked = (
+        reading.peak_bytes
+        for reading in AllocatorMeter().read(
+            lambda: backward(model), lambda: backward(planned), compare
+        )
+    )
+    assert not found[-1].is_over
+    assert found[-1].found is None if rounded else found[-1].found.rounding
+    assert plain > 24 * 65536
+    assert checked < plain / 1.5, (plain, frugal, checked)
+
+
+def test_a_difference_beyond_rounding_is_measured_as_the_first_one():
+    """Such a graph is not used at all: the line has the first difference of a whole comparison."""
+    torch.manual_seed(0)
+    model, x = Deep(2), torch.randn(8, 16)
+    found, is_over = frugal_difference(model, model, lambda x: model(x) * 1.1, (x,), {}, False)
+    assert is_over
+    assert str(found).startswith("the loss is off by")
+    assert not found.rounding
+
+
+def test_a_step_that_fails_is_a_difference():
+    """What it raises is in the line."""
+    model, x = Deep(2), torch.randn(8, 16)
+
+    def fails(x):
+        raise RuntimeError("no kernel")
+
+    found, _ = frugal_difference(model, model, fails, (x,), {}, False)
+    assert str(found) == "it fails: RuntimeError: no kernel"
+
+
+class Scored(nn.Module):
+    """Computes its loss, and returns what no loop trains by beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        scores = self.layer(x)
+        return _Scores(scores.square().mean(), torch.tanh(scores))
+
+
+@dataclass
+class _Scores:
+    """A loss as transformers return it, and a result."""
+
+    loss: torch.Tensor
+    beside: torch.Tensor
+
+
+def test_only_the_loss_of_a_model_gets_a_gradient():
+    """Those of other outputs would be in memory all at once, which they are in no step."""
+    model, x, gradients = Scored(), torch.randn(8, 16), []
+
+    def planned(x):
+        found = model(x)
+        found.beside.register_hook(gradients.append)
+        return found
+
+    assert frugal_difference(model, model, planned, (x,), {}, False) == (None, False)
+    assert not gradients
