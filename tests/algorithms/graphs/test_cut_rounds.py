@@ -98,6 +98,7 @@ def test_no_bound_of_rounds_is_above_an_optimum(order, seed):
     assert search.bound_s <= fixed_order_optimum(graph, budget) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_chosen_cuts_prove_more_than_spread_ones():
     """Of as many cuts, solved as exactly: 16.3 and 14.7 % of the step's time."""
     graph = SYNTHETIC_GRAPHS["message-passing"](100, 0)

@@ -80,6 +80,7 @@ def test_known_optima(name, fraction, planner):
     assert plan.makespan_s == pytest.approx(row["best_s"], rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["fixed", "free"])
 @given(seed=st.integers(0, 10**12))
 @settings(max_examples=examples(60))

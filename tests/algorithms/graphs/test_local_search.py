@@ -51,6 +51,7 @@ def four() -> Graph:
     )
 
 
+@pytest.mark.slow
 def test_walkers_leave_a_peak_at_which_no_single_edit_helps():
     """A tight wide graph gets a plan; walkers whose peak has no temperature find none.
 
@@ -273,6 +274,7 @@ def test_the_schedule_of_the_bound_is_taken_up_between_rounds():
     assert walker.best_runs.tolist() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.8, 0.02])
 def test_on_many_ops_a_scout_comes_first(monkeypatch, share):
     """Its plan stands until a walker has a faster one; where it finds none, the search goes on.

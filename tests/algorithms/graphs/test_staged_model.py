@@ -23,6 +23,7 @@ def instance(name, fraction):
     return graph, rows[0]
 
 
+@pytest.mark.slow
 @needs_instances
 def test_relaxation_of_the_staged_programme():
     """On linear32 at 30 % the linear relaxation alone gives the optimum: 23 repeats, 35.94 %."""

@@ -73,6 +73,7 @@ def test_groups_read_one_number_and_give_what_they_gave(traced):
         assert a.stride() == b.stride()
 
 
+@pytest.mark.slow
 def test_kernels_that_would_read_it_have_no_such_form(traced):
     """The gradient of the first output goes into a product of matrices as it comes."""
     assert fused_without(traced, [0], Groups(), narrow=False) is None

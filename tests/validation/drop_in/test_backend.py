@@ -229,6 +229,7 @@ class Momentum(torch.nn.Module):
         return self.own(x) * key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["in place", "in a loop", "by the backend", "as one graph"])
 def test_data_that_a_forward_replaces(way):
     """No graph that returns its changes can do it: it runs between graphs, or a line says so."""

@@ -215,6 +215,7 @@ def test_a_model_that_is_trained_and_not_called_is_told_of(calls_itself):
     assert len(told) == (0 if calls_itself else 1)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_called_in_a_closure_alone_is_not_told_of():
     """The line came as the optimizer's first step began, before it called its closure."""
     torch._dynamo.reset()

@@ -29,6 +29,7 @@ class Scaled(nn.Module):
         return torch.tanh(self.linear(x)) * scale()
 
 
+@pytest.mark.slow
 def test_a_method_that_a_class_is_given_later_is_refused(monkeypatch):
     torch._dynamo.reset()
     model = nn.Sequential(Scaled(), Scaled())

@@ -28,6 +28,7 @@ BUILD = STORIES["logits kept twice"][0]
 HELPERS = Path(__file__).parents[2] / "helpers"
 
 
+@pytest.mark.slow
 def test_no_false_alarm_in_50_runs_and_equal_bytes_in_20(tmp_path):
     """The same step, built anew each time."""
     write_golden(step_peak(BUILD), tmp_path / "first.json")

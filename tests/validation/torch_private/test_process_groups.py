@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from rank_processes import run_ranks
 from schedsim.validation.torch_private.process_groups import (
@@ -32,6 +33,7 @@ def _looked_at(rank):
     assert isinstance(parallel.parameters_to_ignore, list | set)
 
 
+@pytest.mark.slow
 def test_the_group_of_all_its_store_and_the_wrapper_that_runs():
     """The wrapper is known while its forward runs, and not after."""
     run_ranks(_looked_at, 1)

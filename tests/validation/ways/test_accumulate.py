@@ -146,6 +146,7 @@ def test_a_mean_over_unequal_numbers_of_targets_is_scaled_right(loss):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.filterwarnings("error:.*planned anew", "error:.*the first step runs as it is")
 def test_targets_inside_of_the_loss_are_cut_too(level):

@@ -113,6 +113,7 @@ def test_a_schedule_changes_no_bit_of_the_chunked_model(level):
     assert all(torch.equal(first[k], second[k]) for k in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_model_and_a_loss_of_ones_own(level):
     """The head is found behind any loss that is a cross entropy of the logits."""

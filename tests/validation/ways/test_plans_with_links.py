@@ -138,6 +138,7 @@ def test_a_plan_with_a_link_is_replayed_on_the_model(line, capsys):
     assert f"{len(plan['schedule'])}, " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_ops_are_refused_by_their_level(line, capsys):
     plan = planned(capsys, line, 0.7, "--level", "op")
     assert any(name.startswith("h2d:") for name in plan["schedule"])

@@ -34,6 +34,7 @@ def test_bytes_of_a_graph():
     assert bytes_of_graphs({x.data_ptr()}) == before
 
 
+@pytest.mark.slow
 def test_tensors_without_bytes_of_their_own_do_not_count():
     """What a transform of functions has wrapped, and what a trace has instead of values."""
     left = []

@@ -35,6 +35,7 @@ def gradients(step, x, weight):
     return [out, *found]
 
 
+@pytest.mark.slow
 def test_every_schedule_gives_the_eager_bits():
     """Store-all, and one that recomputes; backward twice; dropout draws the same numbers."""
     torch._dynamo.reset()

@@ -45,6 +45,7 @@ def measured(model, x):
     return reading, session_in(model)
 
 
+@pytest.mark.slow
 def test_code_outside_of_parts_is_counted():
     """Its parameters with the optimizer's state, what it keeps, and what its backward takes."""
     model, x = PartlyTraced(), batch(16)

@@ -53,6 +53,7 @@ def test_a_second_length_opens_the_size():
     assert len(session.parts) == num_parts
 
 
+@pytest.mark.slow
 def test_a_refusal_is_of_the_kind_of_step_that_takes_most(monkeypatch):
     """The budget that it names is not refused again by a kind that is planned later."""
     model = Net(depth=2)
