@@ -220,7 +220,7 @@ def summary(lines: list[dict[str, Any]]) -> str:
     """A line for each family and budget, over its seeds, as Markdown."""
     groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
     for line in lines:
-        groups.setdefault((line["family"], line["ops"] // 100, line["budget"]), []).append(line)
+        groups.setdefault((line["family"], line["size"], line["budget"]), []).append(line)
     head = (
         "| graph | ops | budget | rows | median % | median gap % | largest gap % | first plan s |"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -191,9 +191,13 @@ class Program:
 
     def reads_doubted(self, call: Call) -> bool:
         """Whether `call` reads what may be something else in the backward half."""
-        if not self.doubted:
+        return self.reads_any(call, self.doubted)
+
+    def reads_any(self, call: Call, values: Collection[int]) -> bool:
+        """Whether `call` reads a tensor of `values`, or another view of its storage."""
+        if not values:
             return False
-        storages = {self.values[v].storage for v in self.doubted}
+        storages = {self.values[v].storage for v in values}
         return any(self.values[v].storage in storages for v in refs((call.args, call.kwargs)))
 
     def append(self, call: Call) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...capture.program import Program, refs
+from ...capture.program import Program
 from ...torch_private.storage_refs import version_of
 
 
@@ -88,12 +88,8 @@ class WrittenBuffers:
 
 def readers(program: Program, values: Collection[int]) -> frozenset[str]:
     """Names of the ops of the forward half that read the tensors of `values`, or views of them."""
-    if not values:
-        return frozenset()
-    storages = {program.values[v].storage for v in values}
     return frozenset(
         call.name
         for call in program.calls[: program.seed]
-        if not call.is_view
-        and any(program.values[v].storage in storages for v in refs((call.args, call.kwargs)))
+        if not call.is_view and program.reads_any(call, values)
     )
