@@ -27,7 +27,7 @@ from ._lean import lean_schedule
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
 from ._seeds import saved_bytes_start
-from ._walker import NUM_KINDS, GraphWalker, num_walkers
+from ._walker import NUM_KINDS, SMALL_MOVES, GraphWalker, Kind, num_walkers
 from .bounds import least_memory_bytes
 
 # How far the greedy orders may stray from the file's order; see `greedy_order`.
@@ -69,6 +69,13 @@ _CLOSE = 1.1
 # many of its schedules, however far these are: from those that take about as long as the bound. For
 # its greedy repair each may take that share of the work left.
 _REPAIRED_OPS, _FROM_BOUND, _REPAIRED = 300, 2, 0.05
+
+# Where no walker fits when they meet again, on fewer ops than that, short annealings of small moves
+# are tried, so much work for each op and so many at once, until so many fit, for at most that share
+# of what is left of the work. They cool down to the end of that part of a round alone: colder ones
+# find to the limit half as often. Their numbers begin where no walker's are.
+_TRIED_PER_OP, _TRIED_AT_ONCE, _TRIED_FITTING, _TRIED, _TRIED_NUMBER = 8e-4, 4, 3, 0.5, 100
+_TRIED_PART = RoundPart(0, 0.0, 0.4)
 
 # Where no walker fits when they first meet, and the sum counts from the beginning, this share of
 # the work goes to the two best while the bound is made. Then walkers start from the schedules of
@@ -303,7 +310,9 @@ class GraphSearch:
             if lean is not None:
                 active += self._begin_lean(pool, lean)
                 lean = None
-            if at == self._met_in_vain and self._none_fits():
+            if at == 1 and self._none_fits() and (found := self._tried(pool, lines)):
+                active = found + self._fewer(active, 2)
+            elif at == self._met_in_vain and self._none_fits():
                 # What is hard to fit takes long annealings, warm ones and cool ones.
                 active = [*self._fewer(active[::2], 1), *self._fewer(active[1::2], 1)]
                 for walker in active:
@@ -326,6 +335,34 @@ class GraphSearch:
                 return
         if kept:
             self._merge(pool, active)
+
+    def _tried(self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]) -> list[GraphWalker]:
+        """The best walkers of many short annealings of small moves, of those that fit.
+
+        On some graphs whether an annealing comes within the limit is decided early and by chance,
+        and more work for it helps less than another seed.
+        """
+        if self.graph.num_ops >= _SUMMED_FROM or self.effort.moves is not None:
+            return []
+        work = _TRIED_PER_OP * self.graph.num_ops
+        least_left = (1.0 - _TRIED) * self.effort.left
+        found: list[GraphWalker] = []
+        number = _TRIED_NUMBER
+        while len(found) < _TRIED_FITTING and not self._done(pool):
+            if self.effort.left - _TRIED_AT_ONCE * work < least_left:
+                break
+            tries = [
+                self._make(number + k, lines[k % len(lines)], kind=SMALL_MOVES)
+                for k in range(_TRIED_AT_ONCE)
+            ]
+            number += _TRIED_AT_ONCE
+            pool.walk(tries, _TRIED_PART, _TRIED_AT_ONCE * work / self.effort.left)
+            found += [walker for walker in tries if walker.best_s < np.inf]
+        found = sorted(found, key=lambda walker: walker.rank)[:_TRIED_FITTING]
+        for walker in found:
+            walker.begin(0)  # in the middle of a round
+        self.walkers += found
+        return found
 
     def _may_merge(self) -> bool:
         """Whether walkers' schedules are to be merged: they have one order, and their number."""
@@ -539,7 +576,12 @@ class GraphSearch:
         return simulate(self.graph, schedule).peak_bytes <= self.budget_bytes
 
     def _make(
-        self, number: int, line: NDArray[Any], greedy: bool = False, cool: float = 1.0
+        self,
+        number: int,
+        line: NDArray[Any],
+        greedy: bool = False,
+        cool: float = 1.0,
+        kind: Kind | None = None,
     ) -> GraphWalker:
         """A walker on `line`, which begins with the greedy repair if `greedy`.
 
@@ -552,6 +594,7 @@ class GraphSearch:
             number=number,
             seed=self.seed,
             rules=(self.limit, self.free),
+            kind=kind,
         )
         walker.hot_s *= cool
         if not greedy:

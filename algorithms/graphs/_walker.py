@@ -70,6 +70,9 @@ _EXCHANGED_OPS, _EXCHANGES = 500, 0.15
 # Where most walkers fit soon, repairs are worth that.
 _PLAIN_OPS, _PLAIN_EXCHANGES = 500, 0.1
 
+SMALL_MOVES = Kind(0.0, 0.5)
+"""Small moves alone, from the temperatures that most begin at."""
+
 NUM_KINDS = len(_SMALL)
 """So far apart are the numbers of two walkers of the same kind, of which the first is thorough."""
 
@@ -148,11 +151,15 @@ class GraphWalker:
         number: int,
         seed: int,
         rules: Any,
+        kind: Kind | None = None,
     ) -> GraphWalker:
-        """The walker of that `number` on the schedule `line`; `rules` are (limit, free)."""
+        """The walker of that `number` on the schedule `line`; `rules` are (limit, free).
+
+        Without a `kind` it has that of its number.
+        """
         limit, free = rules
         kinds = _SMALL if graph.num_ops < _SMALL_OPS else _LARGE
-        kind = kinds[number % len(kinds)]
+        kind = kind or kinds[number % len(kinds)]
         profile = make_profile(packed, line, seed=seed * 1000 + number, free=free)
         unit_s = graph.store_all_s / max(1, int(profile.tree[1, LARGEST]))
         unit_s = unit_s or 1.0
