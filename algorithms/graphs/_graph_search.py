@@ -27,7 +27,7 @@ from ._lean import lean_schedule
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
 from ._seeds import saved_bytes_start
-from ._walker import NUM_KINDS, SMALL_MOVES, GraphWalker, Kind, num_walkers
+from ._walker import ALONE, NUM_KINDS, SMALL_MOVES, GraphWalker, Kind, num_walkers
 from .bounds import least_memory_bytes
 
 # How far the greedy orders may stray from the file's order; see `greedy_order`.
@@ -51,7 +51,8 @@ _FIRST_MEETING = 0.1
 # From so many ops on, a scout comes before the walkers where none of them fits, with that share of
 # the effort and of the usual temperature of the peak: it is within most limits after a fifth of the
 # work that others take. And the bound begins when the walkers have met for the first time. On fewer
-# ops the others are in time, and where memory is tight they need all of the work.
+# ops the others are in time, and where memory is tight they need all of the work. Where there is
+# one start alone, one walker has all of the work: two would each end half as deep.
 _SLOW_OPS, _SCOUTED, _SCOUT_WARM = 3000, 0.06, 0.2
 
 # From so many ops on, where no walker fits at first, bytes above the limit are summed over all runs
@@ -546,6 +547,9 @@ class GraphSearch:
         makers = [partial(self._make, i, line) for i, line in enumerate(given)]
         if (saved := self._saved(starts)) is not None:
             makers.append(partial(self._make, len(given), saved, cool=_COOL))
+        slow = self.effort.counted and self.graph.num_ops >= _SLOW_OPS
+        if slow and not (makers or self.free):
+            return [partial(self._make, 0, usual[0], greedy=True, kind=ALONE)]
         few = 2 if self.effort.counted else self.num_threads
         count = max(max(len(given), saved is not None) + 1, num_walkers(self.graph.num_ops, few))
         makers += [

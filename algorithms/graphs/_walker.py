@@ -70,6 +70,9 @@ _EXCHANGED_OPS, _EXCHANGES = 500, 0.15
 # Where most walkers fit soon, repairs are worth that.
 _PLAIN_OPS, _PLAIN_EXCHANGES = 500, 0.1
 
+ALONE = Kind(0.005, 1.0)
+"""Of a walker that has all of the work."""
+
 SMALL_MOVES = Kind(0.0, 0.5)
 """Small moves alone, from the temperatures that most begin at."""
 

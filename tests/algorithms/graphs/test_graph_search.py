@@ -85,6 +85,26 @@ def test_thousands_of_ops_start_from_what_is_best_to_save():
     assert plan.lower_bound_s <= plan.makespan_s
 
 
+@pytest.mark.parametrize(
+    ("num_ops", "effort", "order", "count"),
+    [
+        (3000, Effort(1.0), "fixed", 1),
+        (3000, Effort(1.0), "free", 2),
+        (3000, Effort(time_limit_s=1.0), "fixed", 2),
+        (2000, Effort(1.0), "fixed", 4),
+    ],
+)
+def test_thousands_of_ops_with_one_start_have_one_walker(num_ops, effort, order, count):
+    """Where work is counted. Two would each end half as deep as one that has all of the work."""
+    graph = layered(num_ops, 0)
+    budget = int(0.6 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    search = GraphSearch(graph, budget, order, effort, seed=0, num_threads=2, gap=0.0)
+    line = np.arange(graph.num_ops, dtype=np.int64)
+    search.bound_s = np.inf  # no start from what is best to save
+    assert len(search._makers([], [line], ())) == count
+    assert len(search._makers([line], [line], ())) == max(2, count)
+
+
 def test_a_start_that_is_faster_needs_no_other():
     """What is best to save is a start only where it beats the starts that were given."""
     graph = SYNTHETIC_GRAPHS["dense"](300, 0)
