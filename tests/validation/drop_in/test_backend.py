@@ -391,7 +391,7 @@ class _Layer(torch.nn.Module):
 
 
 class _BreaksInItsLoop(torch.nn.Module):
-    """Dynamo makes graphs of its layers alone: of the tables before and behind them, it has none."""
+    """Dynamo makes graphs of its layers, and none of the tables before and behind them."""
 
     def __init__(self):
         super().__init__()
