@@ -109,7 +109,15 @@ def test_a_mode_of_inductor_is_refused_in_a_line():
     step = torch.compile(torch.nn.Linear(4, 4), backend="schedsim", mode="max-autotune")
     with pytest.raises(Exception, match="mode='max-autotune' is of inductor's own") as error:
         step(torch.randn(2, 4))
-    assert "budget" in str(error.value)
+    assert "leave mode= out" in str(error.value)
+
+
+def test_what_torch_shows_of_a_refusal_has_the_hint():
+    """The error of a backend is printed as one of torch's own, with the message alone."""
+    step = torch.compile(torch.nn.Linear(4, 4), backend="schedsim", options={"budgett": 1})
+    with pytest.raises(Exception, match="'budgett'") as error:
+        step(torch.randn(2, 4))
+    assert "'budget'" in str(error.value)
 
 
 class Scaled(torch.nn.Module):
