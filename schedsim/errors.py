@@ -39,6 +39,8 @@ class SchedsimError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # which Python prints below the message
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders; exceptions alone lose their keyword-only arguments there.

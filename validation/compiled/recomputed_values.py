@@ -25,7 +25,7 @@ class RecomputedValues:
         Parameters
         ----------
         expression
-            Storages, each written by one op of one output.
+            Storages, each written by one op of one output; views of them may have several.
         """
         made: dict[int, int] = {}
         for reader in readers:
@@ -54,10 +54,13 @@ class RecomputedValues:
                 home = len(program.storages)
                 size = program.storages[value.storage].size_bytes
                 program.storages.append(Storage(size, "computed"))
-            program.values.append(Value(home, value.shape, value.stride, value.dtype, value.device))
-            made[v] = len(program.values) - 1
             copy = Call(f"{call.name}.again{reader}", call.target, args, kwargs)
-            copy.outputs, copy.is_view = [made[v]], call.is_view
+            copy.is_view, copy.is_tuple = call.is_view, call.is_tuple
+            for output in call.outputs:  # several, where it is a split
+                its = program.values[output]
+                made[output] = len(program.values)
+                copy.outputs.append(made[output])
+                program.values.append(Value(home, its.shape, its.stride, its.dtype, its.device))
             copy.phase = program.calls[reader].phase
             copy.module = call.module
             self._inserted.append((reader, copy))

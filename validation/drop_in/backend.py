@@ -82,6 +82,21 @@ def schedsim(
     UnsupportedError
         The graph is of a model that is sharded by FSDP2, or its tensors are spread over ranks.
     """
+    try:
+        return _planned(graph_module, inputs, options, mode)
+    except SchedsimError as error:
+        if error.hint:  # Dynamo raises an error of its own, of the message alone
+            error.args = (f"{error.message}; {error.hint}",)
+        raise
+
+
+def _planned(
+    graph_module: torch.fx.GraphModule,
+    inputs: list[Any],
+    options: Mapping[str, Any] | None,
+    mode: str | None,
+) -> Callable[..., Any]:
+    """The graph as a function, with the options of one `torch.compile`."""
     if mode is not None:
         raise SchedsimError(
             f"mode={mode!r} is of inductor's own backend, and torch.compile takes no options "

@@ -395,7 +395,7 @@ class LocalSession(Session):
         """
         if self.is_rehearsing or self.parts[0].device != "cpu":
             return
-        self._held.look_for_loaded()
+        self._held.look_for_optimizers()
 
         def counted() -> set[int]:
             own = {*given, *self._held.places, *self._held.gradients()}

@@ -186,8 +186,9 @@ class Session(ABC):
             self.awaits_call = False
             self._tell(
                 "an optimizer steps a model that nobody has called since it got its budget: what "
-                "the loop calls instead, as another of its methods or a part of it, runs as it is, "
-                "not within the budget; give that part the budget, or call the model itself",
+                "the loop calls instead, as another of its methods, a part of it or what "
+                "torch.compile made of it, runs as it is, not within the budget; give that part "
+                "the budget, or call the model itself",
                 PlainStepWarning,
             )
 

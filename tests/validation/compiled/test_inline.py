@@ -45,6 +45,32 @@ def test_an_activation_is_not_saved_beside_its_argument():
     assert size_of(program, before) - size_of(program, after) >= 32 * 32 * 4 - 2 * 32 * 4
 
 
+class Parted(nn.Module):
+    """An activation whose parts are read one by one, as in Mamba 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        a, b, c = nn.functional.silu(self.up(x)).transpose(0, 1).split([8, 8, 8], 0)
+        return self.down((a * b.exp() + c.sin()).transpose(0, 1))
+
+
+@pytest.mark.slow
+def test_groups_compute_parts_of_an_activation_again():
+    """A copy of `split` had one output: inductor failed on its group, and the step with it."""
+    torch.manual_seed(0)
+    step = captured_step(Parted(), (torch.randn(16, 8), torch.randn(16, 8)), nn.functional.mse_loss)
+    groups = Groups()
+    fused(step.program, groups)
+    made = [group for group in groups.known.values() if "split" in group.ops]
+    assert made
+    for group in made:
+        arguments = [torch.randn(shape, dtype=dtype) for shape, _, dtype, _ in group.inputs]
+        assert all(isinstance(it, torch.Tensor) for it in group.uncompiled(*arguments))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [gated, convolutional])
 def test_nothing_more_is_saved(make):

@@ -87,3 +87,26 @@ def test_without_copies_nothing_moves():
     before = names(program)
     assert not RecomputedValues(program).insert()
     assert names(program) == before
+
+
+def test_a_part_of_several_is_a_part_of_the_copy():
+    """A view of several outputs, as `split`: its copy was one of a single output."""
+    program = two_readers()
+    turn = program.values[5]
+    program.calls[2].target = aten.split.Tensor
+    program.calls[2].args = (Ref(2), 2)
+    program.calls[2].is_tuple = True
+    halves = [Value(2, (2, 4), (4, 1), turn.dtype, turn.device, 2, at) for at in range(2)]
+    program.values[5] = halves[0]
+    program.values.append(halves[1])
+    program.calls[2].outputs = [5, len(program.values) - 1]
+    program.calls[4].args = (Ref(len(program.values) - 1),)
+    copies = RecomputedValues(program)
+    copies.compute_again({2}, [4])
+    assert copies.insert()
+    [copy] = [call for call in program.calls if call.name == "turn.again4"]
+    assert copy.is_tuple
+    assert copy.is_view
+    assert list(refs(program.calls[names(program).index("cos")].args)) == [copy.outputs[1]]
+    assert [program.values[v].position for v in copy.outputs] == [0, 1]
+    assert {program.values[v].storage for v in copy.outputs} != {2}

@@ -109,7 +109,15 @@ def test_a_mode_of_inductor_is_refused_in_a_line():
     step = torch.compile(torch.nn.Linear(4, 4), backend="schedsim", mode="max-autotune")
     with pytest.raises(Exception, match="mode='max-autotune' is of inductor's own") as error:
         step(torch.randn(2, 4))
-    assert "budget" in str(error.value)
+    assert "leave mode= out" in str(error.value)
+
+
+def test_what_torch_shows_of_a_refusal_has_the_hint():
+    """The error of a backend is printed as one of torch's own, with the message alone."""
+    step = torch.compile(torch.nn.Linear(4, 4), backend="schedsim", options={"budgett": 1})
+    with pytest.raises(Exception, match="'budgett'") as error:
+        step(torch.randn(2, 4))
+    assert "'budget'" in str(error.value)
 
 
 class Scaled(torch.nn.Module):
@@ -379,3 +387,51 @@ def test_statistics_that_a_checkpoint_moves_twice_are_refused(door):
         step = lambda x: schedsim.rematerialize(model, x, "100%", in_place=True)  # noqa: E731
     with pytest.raises(Exception, match=r"under torch\.utils\.checkpoint writes in place"):
         step(x)
+
+
+class _Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(16, 64), torch.nn.Linear(64, 16)
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+
+class _BreaksInItsLoop(torch.nn.Module):
+    """Dynamo makes graphs of its layers, and none of the tables before and behind them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(500, 16)
+        self.layers = torch.nn.ModuleList(_Layer() for _ in range(3))
+        self.head = torch.nn.Linear(16, 40)
+
+    def forward(self, x):
+        x = self.table(x)
+        for layer in self.layers:
+            x = layer(x)
+            torch._dynamo.graph_break()
+        return self.head(x)
+
+
+def test_parameters_in_no_graph_are_within_the_budget():
+    """The optimizer has them: the measured peak was over the budget by as much."""
+    torch.manual_seed(0)
+    model, x = _BreaksInItsLoop(), torch.randint(500, (64,))
+    options = {"budget": 230_000, "effort": 0.1, "extra_bytes": x.nbytes}
+    step = torch.compile(model, backend="schedsim", options=options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run():
+        step(x).square().mean().backward()
+
+    for _ in range(4):
+        run()
+        optimizer.step()
+        optimizer.zero_grad()
+    [reading] = AllocatorMeter().read(run)
+    session = session_of(options)
+    assert len(session.numbers) == 3
+    peak = storage_bytes([*model.parameters(), x]) + reading.peak_bytes
+    assert 0.9 * session.peak_bytes < peak <= session.peak_bytes

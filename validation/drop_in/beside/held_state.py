@@ -76,6 +76,8 @@ class HeldState:
         self._counted: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Counted]
         self._counted = weakref.WeakKeyDictionary()
         self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._looked_at: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
+        self._looked_at = weakref.WeakKeyDictionary()
         self._has_looked = False
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -105,19 +107,35 @@ class HeldState:
             state = resident_state(holder, self._options.optimizer)
             self._foreseen_bytes = state.optimizer_bytes
 
-    def look_for_loaded(self) -> None:
-        """The loop begins: count optimizers with a state that none of their steps has made.
+    def look_for_optimizers(self) -> None:
+        """A step begins: count what optimizers of these parts hold before they step.
 
-        As of a run that goes on from a checkpoint. Wrappers that pass on the state of another
-        optimizer have none of their own. O(objects of the process), once.
+        That is a state that none of their steps has made, as of a run that goes on from a
+        checkpoint, and parameters that no graph reads, as of an embedding behind a graph break.
+        Wrappers that pass on the state of another optimizer have none of their own. O(objects of
+        the process), once; then O(parameters of an optimizer) when it has stepped.
         """
-        if self._has_looked:
-            return
-        self._has_looked = True
-        found = [it for it in gc.get_objects() if issubclass(type(it), torch.optim.Optimizer)]
-        for optimizer in found:
-            if vars(optimizer).get("state") and self.device_of(optimizer) is not None:
-                _stepped.setdefault(optimizer, 0)
+        if not self._has_looked:
+            self._has_looked = True
+            kind = torch.optim.Optimizer
+            # Those that are not made whole yet, as in a constructor, have no groups.
+            found = [it for it in gc.get_objects() if issubclass(type(it), kind)]
+            for optimizer in found:
+                if "param_groups" not in vars(optimizer) or self.device_of(optimizer) is None:
+                    continue
+                self._see_trained(optimizer)
+                if vars(optimizer).get("state"):
+                    _stepped.setdefault(optimizer, 0)
+        for optimizer, num_steps in list(_stepped.items()):
+            if self._looked_at.get(optimizer) != num_steps:
+                self._looked_at[optimizer] = num_steps
+                self._see_trained(optimizer)
+
+    def _see_trained(self, optimizer: torch.optim.Optimizer) -> None:
+        device = self.device_of(optimizer)
+        if device is not None:
+            trained = (t for group in optimizer.param_groups for t in group["params"])
+            self.see(t for t in trained if t.device == device)
 
     def _alive(self) -> list[torch.Tensor]:
         return [t for it in self._tensors.values() if (t := it[0]()) is not None]

@@ -165,7 +165,28 @@ def test_a_state_that_was_loaded_is_counted_before_the_first_step():
     resumed, _ = (torch.optim.Adam(it.parameters()) for it in (model, other))
     resumed.load_state_dict(states[0])
     assert held.total_bytes == 440
-    held.look_for_loaded()
+    held.look_for_optimizers()
     assert held.total_bytes == 440 + 2 * 440 + 2 * 4
     assert held.made_bytes == 2 * 440 + 2 * 4
     assert held.adam_bytes() == 0
+
+
+def test_parameters_of_an_optimizer_are_counted_where_no_graph_reads_them():
+    """As of an embedding behind a graph break; those of a model that is trained apart are not."""
+    model, other, late = (torch.nn.Linear(10, 10) for _ in range(3))
+    embedding = torch.nn.Embedding(7, 10)
+    held = HeldState(DropInOptions(budget=1))
+    held.see(model.parameters())
+    optimizer = torch.optim.SGD([*model.parameters(), *embedding.parameters()])
+    apart = torch.optim.SGD(other.parameters())
+    held.look_for_optimizers()
+    assert held.total_bytes == 440 + 280
+    later = torch.optim.SGD([*model.parameters(), *late.parameters()])
+    later.step()
+    apart.step()
+    held.look_for_optimizers()
+    assert held.total_bytes == 440 + 280 + 440
+    optimizer.add_param_group({"params": list(other.parameters())})
+    optimizer.step()
+    held.look_for_optimizers()
+    assert held.total_bytes == 440 + 280 + 440 + 440
