@@ -6,15 +6,14 @@ from functools import cached_property
 
 from ..dataflow.graph import Op
 from .layer_blocks import norm_moves
-from .rank_units import UnitWriter
+from .rank_loss import LossWriter
 from .stages import StageParts
 
 
-class EndWriter(UnitWriter):
+class EndWriter(LossWriter):
     """Writes the ops before the first layer and after the last."""
 
     _earlier: tuple[str, ...] = ()  # outputs of micro-batches that are not played
-    _named = "L before"  # the logits that a variable of the loop holds
 
     def _ends(self, which: str) -> str:
         names = {unit for stage in self.stages.values() for unit in self._end_units(stage)}
@@ -146,63 +145,13 @@ class EndWriter(UnitWriter):
             # A division, a tanh that keeps its output, and a product.
             made = {f"L tanh {micro}": logits, raw: logits}
             self._add(Op(f"cap {micro}", "forward", op_s(0, 0, 6 * logits), 0, (first,), made))
-        if training.compiled_loss:
-            # One kernel: statistics of each row are kept, and the logits themselves.
-            extra = 2 * logits if training.wide_logits else 0
-            writes = {f"L rows {micro}": 8 * self.tokens}
-            if extra:
-                writes[f"L wide {micro}"] = extra
-            self._add(Op(f"loss {micro}", "forward", op_s(0, 0, logits + extra), 0, (raw,), writes))
-            self._hold_logits(f"L wide {micro}" if extra else raw)
-            return
-        parts = training.loss_chunks
-        for k in range(parts):
-            chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
-            wide, chance = f"L wide {k} {micro}", f"L chance {k} {micro}"
-            size = 2 * logits // parts
-            self._add(
-                Op(
-                    f"wide {chunk}",
-                    "forward",
-                    op_s(0, 0, 3 * logits // parts),
-                    0,
-                    (raw,),
-                    {wide: size},
-                )
-            )
-            self._add(
-                Op(
-                    f"loss {chunk}",
-                    "forward",
-                    op_s(0, 0, 2 * size),
-                    # Over a split vocabulary, exponents are a tensor of their own.
-                    size if t > 1 else 0,
-                    (wide,) if training.wide_logits else (wide, raw),
-                    {chance: size},
-                )
-            )
-            self._hold_logits(wide if training.wide_logits else raw)
+        self._loss(micro, raw, logits)
 
     def _wide_norm(self, micro: int) -> dict[str, int]:
         """What the last norm keeps where norms convert their input, as those of layers do."""
         if not self.training.libraries.wide_norm:
             return {}
         return {f"A final.wide {micro}": 2 * self.part, f"A final.plain {micro}": self.part}
-
-    def _hold_logits(self, made: str) -> None:
-        """The loop's variable lets go of the logits before, and holds these."""
-        if self.training.held_logits and self.one_stream:
-            self._add(Op(f"name {made}", "forward", reads=(self._named,)))
-            self.results = [one for one in self.results if one != self._named]
-            self.results.append(made)
-            self._named = made
-
-    def _hold_logits_before(self) -> None:
-        """The logits of the step before, which the loop's variable holds."""
-        if self.training.held_logits and self.one_stream:
-            wide = 2 if self.training.wide_logits else 1
-            size = 2 * wide * self.tokens * -(-self.model.vocab // self.degrees.tensor)
-            self._add(Op("logits before", "forward", writes={self._named: size}))
 
     def _head_backward(self, micro: int) -> None:
         model, t, training = self.model, self.degrees.tensor, self.training
@@ -213,19 +162,7 @@ class EndWriter(UnitWriter):
         flops = 2.0 * self.tokens * model.hidden * columns
         weights = self._end_reads("head")
         op_s, link = self.fabric.op_s, self.fabric.gather_s(whole, t, t)
-        grad = f"L grad {micro}"
-        if training.compiled_loss:
-            rows = (f"L rows {micro}",)
-            wide = training.wide_logits
-            source, between = f"L {'wide' if wide else 'raw'} {micro}", f"L wide' {micro}"
-            reads, size = (*rows, source), 2 * logits if wide else logits
-            target = {between: size} if wide else {grad: logits}
-            self._add(Op(f"loss' {micro}", "backward", op_s(0, 0, 3 * size), 0, reads, target))
-            if wide:
-                moved = op_s(0, 0, size + logits)
-                self._add(Op(f"wide' {micro}", "backward", moved, 0, (between,), {grad: logits}))
-        else:
-            self._loss_backward(micro, grad, logits)
+        grad = self._loss_backward(micro, logits)
         if model.logit_cap:
             capped, grad = grad, f"L grad plain {micro}"
             reads = (capped, f"L tanh {micro}")
@@ -256,51 +193,6 @@ class EndWriter(UnitWriter):
         )
         self._keep_end("head", micro)
 
-    def _loss_backward(self, micro: int, grad: str, logits: int) -> None:
-        """Gradients of the logits, a chunk at a time; several are then put together."""
-        parts, op_s = self.training.loss_chunks, self.fabric.op_s
-        size, found = 2 * logits // parts, []
-        for k in reversed(range(parts)):
-            chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
-            chance, picked, wide = (
-                f"L {what} {k} {micro}" for what in ("chance", "picked", "wide'")
-            )
-            made = f"{grad} {k}" if parts > 1 else grad
-            self._add(
-                Op(
-                    f"picked {chunk}",
-                    "backward",
-                    op_s(0, 0, size),
-                    0,
-                    (chance,),
-                    {picked: size},
-                )
-            )
-            self._add(
-                Op(
-                    f"loss' {chunk}",
-                    "backward",
-                    op_s(0, 0, 3 * size),
-                    size if self.degrees.tensor > 1 else 0,
-                    (chance, picked),
-                    {wide: size},
-                )
-            )
-            self._add(
-                Op(
-                    f"wide' {chunk}",
-                    "backward",
-                    op_s(0, 0, size),
-                    0,
-                    (wide,),
-                    {made: size // 2},
-                )
-            )
-            found.append(made)
-        if parts > 1:
-            moved = op_s(0, 0, 2 * logits)
-            self._add(Op(f"join {micro}", "backward", moved, 0, tuple(found), {grad: logits}))
-
     @property
     def _embedding_workspace(self) -> int:
         """fp32 sums of tokens of one word, by tens, and of words.
@@ -326,13 +218,15 @@ class EndWriter(UnitWriter):
     def _outputs(self) -> dict[str, int]:
         """What each micro-batch leaves to the next step: name without its number -> bytes.
 
-        The last stage's outputs stay, and where they are DTensors, what made them: the buffer with
-        the stage's input.
+        The last stage's outputs stay unless they are dropped, and where they are DTensors, what
+        made them: the buffer with the stage's input.
         """
         if not self._sums_in_pipeline:
             return {}
         libraries, found = self.training.libraries, {}
         for stage in self.stages.values():
+            if stage.head and libraries.dropped_outputs:
+                continue
             if stage.head:
                 found["L raw"] = self.tokens * -(-self.model.vocab // self.degrees.tensor) * 2
                 if self.degrees.tensor > 1 and not (libraries.held_messages or stage.embedding):

@@ -96,8 +96,8 @@ def lasting_bytes(
 
     With ``fsdp2``, ZeRO stage 3 of Rajbhandari et al. 2020 (arXiv 1910.02054, figure 1) with
     everything in fp32: 4 + 4 + 8 bytes per parameter over the shards, gradients not counted here.
-    With ``megatron``, stage 1: 2 + 4 bytes on every rank, and 12 over the data-parallel ranks; of an
-    expert, over those that hold the same one.
+    With ``megatron``, stage 1: 2 + 4 bytes on every rank, and 12 over the data-parallel ranks, or,
+    of an expert, over those that hold the same one.
     """
     whole, shard = rank_parameters(model, degrees, stages)
     count = degrees.pipeline * training.num_chunks
