@@ -33,7 +33,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("fused_optimizer", "eager_attention", "regather", "optimizer_in_backward"),
         *("expandable", "search", "global_batch", "launch"),
     ),
-    "Device and times": ("device", "efficiency", "times_path"),
+    "Device and times": ("device", "efficiency", "flash", "times_path"),
     "Output": ("output", "certificate", "as_json", "help"),
 }
 

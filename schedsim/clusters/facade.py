@@ -90,6 +90,7 @@ def cluster(
     devices: int | None = None,
     device: str = "h100-80gb",
     efficiency: float | None = None,
+    flash: int = 2,
     **options: Any,
 ) -> ClusterPrediction:
     """Memory of every rank and time of a training step on a cluster.
@@ -106,6 +107,8 @@ def cluster(
         A name that `schedsim.clusters.get_fabric` takes.
     efficiency
         Share of the device's arithmetic peak that its ops reach, in (0, 1]; calibrated by default.
+    flash
+        Which FlashAttention runs: 1, 2, or on Hopper 3.
     **options
         Degrees (``fsdp``, ``replicate``, ``tensor``, ``pipeline``, ``context``, ``expert``) and
         settings (``seq``, ``batch``, ``recompute``, ...), the fields of
@@ -134,14 +137,10 @@ def cluster(
     (8, True)
     """
     model = get_architecture(preset)
-    if efficiency is not None and not 0 < efficiency <= 1:
-        raise SchedsimError(
-            f"--efficiency {efficiency} is not in (0, 1]", hint="0.5 is half of the peak"
-        )
     degrees, settings = split_options(with_libraries(options, model))
     return predict(
         model,
         whole_degrees(devices, degrees),
         Training(**settings),
-        get_fabric(device, efficiency),
+        get_fabric(device, efficiency, flash),
     )

@@ -315,6 +315,7 @@ def choose(
     global_batch: int,
     device: str = "h100-80gb",
     efficiency: float | None = None,
+    flash: int = 2,
     effort: int = 40,
     **options: Any,
 ) -> ClusterChoice:
@@ -322,7 +323,7 @@ def choose(
 
     Parameters
     ----------
-    preset, device, efficiency
+    preset, device, efficiency, flash
         As in `schedsim.cluster`.
     budget_bytes
         Bytes that each device may reserve.
@@ -359,7 +360,7 @@ def choose(
     >>> found.optimal, found.best.training.recompute
     (True, 'none')
     """
-    model, fabric = get_architecture(preset), get_fabric(device, efficiency)
+    model, fabric = get_architecture(preset), get_fabric(device, efficiency, flash)
     keep, offload = options.pop("keep", True), options.pop("offload", True)
     for name, value in (("keep", keep), ("offload", offload)):
         if not isinstance(value, bool):

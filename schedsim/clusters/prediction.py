@@ -89,6 +89,7 @@ class ClusterPrediction:
             "num_parameters": self.model.num_parameters,
             "device": self.fabric.device.name,
             "efficiency": self.fabric.efficiency,
+            "attention_share": self.fabric.attention_share,
             "degrees": asdict(self.degrees),
             "training": asdict(self.training),
             "peak_bytes": self.peak_bytes,

@@ -80,6 +80,7 @@ class ClusterRequest:
     devices: int | None
     device: str
     efficiency: float | None
+    flash: int
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def words(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ class ClusterRequest:
             "devices": self.devices,
             "device": self.device,
             "efficiency": self.efficiency,
+            "flash": self.flash,
             **self.options,
         }
 
@@ -101,6 +103,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         devices: int | None,
         device: str,
         efficiency: float | None,
+        flash: int,
         **others: Any,
     ) -> Any:
         known = {name for _, name, _, _ in _OPTIONS} | {name for _, name, _ in _SWITCHES}
@@ -109,7 +112,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options = {
             k: value for k, value in given.items() if value is not None and value is not False
         }
-        request = ClusterRequest(preset, devices, device, efficiency, options)
+        request = ClusterRequest(preset, devices, device, efficiency, flash, options)
         return function(request=request, **others)
 
     made: Callable[..., Any] = wrapped
@@ -117,6 +120,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         made = click.option(flag, name, is_flag=True, help=text)(made)
     for flag, name, kind, text in reversed(_OPTIONS):
         made = click.option(flag, name, type=kind, help=text)(made)
+    made = click.option(
+        "--flash", type=int, default=2, help="Which FlashAttention runs: 1, 2 (default) or 3."
+    )(made)
     made = click.option(
         "--efficiency",
         type=float,
