@@ -30,7 +30,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Cluster": (
         *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert", "schedule"),
         *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "separate_head", "torch"),
-        *("fused_optimizer", "eager_attention", "regather", "optimizer_in_backward"),
+        *(
+            "fused_optimizer",
+            "eager_attention",
+            "regather",
+            "whole_sequence",
+            "optimizer_in_backward",
+        ),
         *("expandable", "search", "global_batch", "launch"),
     ),
     "Device and times": ("device", "efficiency", "flash", "times_path"),

@@ -94,6 +94,7 @@ def _check(found: ClusterPrediction, framework: str) -> None:
         (training.loss_chunks > 1, "no chunks of the loss in these settings", "--loss-chunks 1"),
         (training.eager_attention and titan, "no eager attention", "leave it out"),
         (training.float8 and titan and not training.compiled, "no eager 8 bits", "add --compile"),
+        (training.whole_sequence and titan, "no whole sequences", "leave out --whole-sequence"),
         (training.async_tensor and not titan, "no asynchronous tensor parallelism", "leave it out"),
         (
             fsdp2 and not titan and degrees.pipeline * degrees.expert > 1,
@@ -203,7 +204,7 @@ def _megatron(found: ClusterPrediction) -> str:
         f"--seq-length {training.seq}",
         "--bf16",
     ]
-    if degrees.tensor > 1:
+    if training.sequence_ranks(degrees) > 1:
         words.append("--sequence-parallel")
     if degrees.pipeline > 1:
         stages = split_stages(found.model, degrees, training)

@@ -217,4 +217,5 @@ def _loss_bytes(degrees: Degrees, training: Training, rank: RankSizes, stage: St
     Without a layer, that output is a message, whose buffer may be resident.
     """
     output = rank.part_bytes if stage.layers else 0
-    return rank.logits_bytes + rank.part_bytes * degrees.tensor + output
+    whole = rank.part_bytes * training.sequence_ranks(degrees)
+    return rank.logits_bytes + whole + output

@@ -25,22 +25,28 @@ class EndWriter(LossWriter):
     def _passing(self, name: str) -> dict[str, int]:
         """The whole sequence beside its part, and once more as it is cut or put together."""
         copies = self.training.micro_batch(self.degrees) > 1 and not self.training.async_tensor
-        whole = self.part * self.degrees.tensor
-        return {f"A {name} copy": whole} if self.degrees.tensor > 1 and copies else {}
+        return {f"A {name} copy": self.whole} if self._splits_sequence and copies else {}
+
+    @property
+    def _splits_sequence(self) -> bool:
+        return self.training.sequence_ranks(self.degrees) > 1
+
+    @property
+    def _exchange_s(self) -> float:
+        """Seconds in which parts of a sequence become whole; or whole ones are added up."""
+        ranks = self.degrees.tensor
+        times = 2 if self.training.whole_sequence else 1
+        return times * self.fabric.gather_s(self.whole, ranks, ranks)
 
     def _embed(self, micro: int) -> None:
-        whole = {f"A rows {micro}": self.part * self.degrees.tensor}
-        link = self.fabric.gather_s(
-            self.part * self.degrees.tensor, self.degrees.tensor, self.degrees.tensor
-        )
         self._add(
             Op(
                 f"embed {micro}",
                 "forward",
-                self.fabric.op_s(0, 0, 2 * self.part) + link,
+                self.fabric.op_s(0, 0, 2 * self.part) + self._exchange_s,
                 0,
                 self._end_reads("embedding"),
-                (whole if self.degrees.tensor > 1 else {})
+                ({f"A rows {micro}": self.whole} if self._splits_sequence else {})
                 | self._passing(f"rows {micro}")
                 | {f"A x 0 {micro}": self.part},
             )
@@ -106,9 +112,9 @@ class EndWriter(LossWriter):
         if split and not self._sums_whole_embedding:
             writes = {f"{name} whole": size for name, size in writes.items()}
         reads: tuple[str, ...] = (f"D x 0 {micro}",)
-        if self.degrees.tensor > 1:
+        if self._splits_sequence:
             rows = f"D rows {micro}"
-            made = self._passing(f"rows' {micro}") | {rows: self.part * self.degrees.tensor}
+            made = self._passing(f"rows' {micro}") | {rows: self.whole}
             self._add(Op(f"rows' {micro}", "backward", 0.0, 0, reads, made))
             reads += (rows,)
         workspace = self._embedding_workspace if writes else 0
@@ -119,12 +125,12 @@ class EndWriter(LossWriter):
 
     def _head(self, stage: StageParts, micro: int) -> None:
         model, t, training = self.model, self.degrees.tensor, self.training
-        last, whole = stage.layers.stop, self.part * t
+        last, whole = stage.layers.stop, self.whole
         columns = -(-model.vocab // t)
         logits = self.tokens * columns * 2
         flops = 2.0 * self.tokens * model.hidden * columns
         weights = self._end_reads("head")
-        op_s, link = self.fabric.op_s, self.fabric.gather_s(whole, t, t)
+        op_s, link = self.fabric.op_s, self._exchange_s if self._splits_sequence else 0.0
         x, n = f"A x {last} {micro}", f"A final {micro}"
         self._add(
             Op(
@@ -156,12 +162,12 @@ class EndWriter(LossWriter):
     def _head_backward(self, micro: int) -> None:
         model, t, training = self.model, self.degrees.tensor, self.training
         stage = next(one for one in self.stages.values() if one.head)
-        last, whole = stage.layers.stop, self.part * t
+        last, whole = stage.layers.stop, self.whole
         columns = -(-model.vocab // t)
         logits = self.tokens * columns * 2
         flops = 2.0 * self.tokens * model.hidden * columns
         weights = self._end_reads("head")
-        op_s, link = self.fabric.op_s, self.fabric.gather_s(whole, t, t)
+        op_s, link = self.fabric.op_s, self._exchange_s
         grad = self._loss_backward(micro, logits)
         if model.logit_cap:
             capped, grad = grad, f"L grad plain {micro}"

@@ -102,7 +102,7 @@ def lasting_bytes(
     whole, shard = rank_parameters(model, degrees, stages)
     count = degrees.pipeline * training.num_chunks
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
-    part = tokens * model.hidden * 2 // degrees.tensor
+    part = tokens * model.hidden * 2 // training.sequence_ranks(degrees)
     ends = sum((one.number > 0) + (one.number < count - 1) for one in stages)
     held = training.libraries.held_messages
     messages = ends * training.micro_batches(degrees) * part if held else 0

@@ -165,7 +165,7 @@ class StepBounds:
     def layer_input_bytes(self, degrees: Degrees, training: Training) -> int:
         """Bytes of the input of a layer on a rank."""
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
-        return tokens * self.model.hidden * 2 // degrees.tensor
+        return tokens * self.model.hidden * 2 // training.sequence_ranks(degrees)
 
     def _gathered_bytes(self, degrees: Degrees, training: Training) -> int:
         """Least bytes of a parameter of a layer as it is gathered."""
@@ -240,7 +240,7 @@ class StepBounds:
         return (
             *(tokens, degrees.tensor, degrees.context, degrees.expert, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
-            *(training.state, training.async_tensor, training.libraries),
+            *(training.state, training.async_tensor, training.whole_sequence, training.libraries),
             training.micro_batch(degrees) > 1,
         )
 

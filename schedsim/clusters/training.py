@@ -67,6 +67,9 @@ class Training:
     regather
         Whether a gathered input of a product is gathered again for the backward instead of kept
         (Megatron).
+    whole_sequence
+        Tensor-parallel ranks keep the whole sequence between products, and sum what products make
+        over all of them (Megatron without ``--sequence-parallel``). Otherwise each keeps its part.
     optimizer_in_backward
         Each gradient is used as soon as it is there.
     async_tensor
@@ -100,6 +103,7 @@ class Training:
     fused_optimizer: bool = False
     eager_attention: bool = False
     regather: bool = False
+    whole_sequence: bool = False
     optimizer_in_backward: bool = False
     async_tensor: bool = False
     wide_logits: bool = False
@@ -114,6 +118,10 @@ class Training:
     def micro_batch(self, degrees: Degrees) -> int:
         """Sequences of one micro-batch."""
         return self.batch // self.micro_batches(degrees)
+
+    def sequence_ranks(self, degrees: Degrees) -> int:
+        """Tensor-parallel ranks that split the sequence between products."""
+        return 1 if self.whole_sequence else degrees.tensor
 
     def policies(self, num_layers: int, rank: int = 0) -> list[str]:
         """The policy of each of `num_layers` layers of a stage of pipeline rank `rank`.
@@ -161,7 +169,8 @@ class Training:
                 f"--batch {self.batch} is not a multiple of {count} micro-batches",
                 hint="give a --micro-batches that divides it",
             )
-        split = 2 * degrees.context * degrees.tensor if degrees.context > 1 else degrees.tensor
+        split = self.sequence_ranks(degrees)
+        split *= 2 * degrees.context if degrees.context > 1 else 1
         if self.seq % split:
             raise SchedsimError(
                 f"--seq {self.seq} is not a multiple of {split}",
@@ -196,7 +205,13 @@ class Training:
             (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
             (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),
             (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
-            (self.async_tensor, degrees.tensor > 1, "async_tensor", "it is of tensor"),
+            (
+                self.async_tensor,
+                degrees.tensor > 1 and not self.whole_sequence,
+                "async_tensor",
+                "it is of tensor-parallel ranks that split the sequence",
+            ),
+            (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
             (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
             (
                 self.wide_logits,

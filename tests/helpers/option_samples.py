@@ -112,6 +112,8 @@ CLUSTER = {
     "--fused-optimizer": sample(),
     "--eager-attention": sample(),
     "--regather": sample(),
+    "--whole-sequence": sample(tensor="2"),
+    "--flash": sample("3"),
     "--optimizer-in-backward": sample(state="bf16"),
     "--expandable": sample(),
 }

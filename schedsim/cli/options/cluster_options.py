@@ -13,7 +13,7 @@ import click
 _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--fsdp", "fsdp", int, "Ranks that shard parameters (FSDP); by default all that remain."),
     ("--replicate", "replicate", int, "Replicas of each group of such ranks (HSDP)."),
-    ("--tensor", "tensor", int, "Tensor-parallel ranks, sequence parallelism included."),
+    ("--tensor", "tensor", int, "Tensor-parallel ranks, with sequence parallelism."),
     ("--pipeline", "pipeline", int, "Ranks of the pipeline."),
     ("--context", "context", int, "Ranks that split the sequence."),
     ("--expert", "expert", int, "Ranks that split routed experts."),
@@ -58,6 +58,11 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
         "--regather",
         "regather",
         "Gather inputs again in the backward instead of keeping them (Megatron).",
+    ),
+    (
+        "--whole-sequence",
+        "whole_sequence",
+        "Keep the whole sequence on tensor-parallel ranks (no sequence parallelism).",
     ),
     (
         "--optimizer-in-backward",

@@ -35,6 +35,35 @@ def test_korthikanti_table_2(tensor, policy, per_token):
     assert held(made, training, policy) == round(4 * 2048 * 6144 * per_token / tensor)
 
 
+@pytest.mark.parametrize("tensor", [2, 8])
+@pytest.mark.parametrize(("policy", "scores"), [("none", 5 * 64 * 2048 / 6144), ("core", 0)])
+def test_korthikanti_table_2_without_sequence_parallelism(tensor, policy, scores):
+    """s b h (10 + 24 / t + 5 a s / (h t)): norms, dropouts and inputs are whole on every rank."""
+    made, training = layer(
+        "gpt-22b",
+        4 * 2048,
+        Degrees(tensor=tensor),
+        seq=2048,
+        batch=4,
+        eager_attention=True,
+        regather=True,
+        whole_sequence=True,
+        state="megatron",
+    )
+    per_token = 10 + (24 + scores) / tensor
+    assert held(made, training, policy) == round(4 * 2048 * 6144 * per_token)
+
+
+def test_tensor_parallel_ranks_with_whole_sequences_add_up_four_times():
+    """Outputs of attention and MLP forward, gradients of their inputs backward, on every rank."""
+    made, _ = layer("llama3-8b", 1024, Degrees(tensor=8), whole_sequence=True)
+    messages = [op for op in (*made.forward, *made.backward) if op.stream == "tensor"]
+    assert [op.name for op in messages] == ["o.part", "m.part", "n2.whole'", "n1.whole'"]
+    size = 1024 * 4096 * 2
+    assert {op.link_s for op in messages} == {FABRIC.all_reduce_s(size, 8, 8)}
+    assert made.sizes["x"] == made.sizes["n1"] == made.sizes["o.part"] == size
+
+
 @pytest.mark.parametrize(
     ("model", "tensor"), [("llama3-8b", 1), ("llama3-70b", 8), ("gpt3-175b", 8)]
 )

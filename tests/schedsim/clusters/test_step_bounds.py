@@ -124,6 +124,7 @@ def random_step(rng):
         float8=rng.random() < 0.2,
         separate_head=rng.random() < 0.3,
         async_tensor=rng.random() < 0.2,
+        whole_sequence=rng.random() < 0.2,
     )
     space = SearchSpace(rng.choice([2, 4, 8]), 8, {}, training)
     every = list(space.candidates(model, fabric))
