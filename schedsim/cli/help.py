@@ -29,7 +29,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Cluster": (
         *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert", "schedule"),
-        *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "separate_head", "torch"),
+        *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "chunked_head"),
+        *("separate_head", "torch"),
         *(
             "fused_optimizer",
             "eager_attention",

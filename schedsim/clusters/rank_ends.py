@@ -1,17 +1,15 @@
-"""Embedding, head and loss of a rank that holds them, and the end of its step."""
+"""The embedding of a rank that holds it, gradients of both ends, and the end of its step."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
 from ..dataflow.graph import Op
-from .layer_blocks import norm_moves
 from .rank_loss import LossWriter
-from .stages import StageParts
 
 
 class EndWriter(LossWriter):
-    """Writes the ops before the first layer and after the last."""
+    """Writes the ops before the first layer, and those at the end of a step."""
 
     _earlier: tuple[str, ...] = ()  # outputs of micro-batches that are not played
 
@@ -52,7 +50,7 @@ class EndWriter(LossWriter):
             )
         )
 
-    def _end_gradient(self, which: str, micro: int) -> dict[str, int]:
+    def _end_gradient(self, which: str, micro: int | str) -> dict[str, int]:
         """Where the gradient of an end's matrix is written; embedding and head may share it."""
         if self.training.state == "megatron":
             return {}
@@ -122,82 +120,6 @@ class EndWriter(LossWriter):
         if not part.keys() <= writes.keys():
             self._add(Op(f"own {micro}", "backward", 0.0, 0, tuple(writes), part))
         self._keep_end("embedding", micro)
-
-    def _head(self, stage: StageParts, micro: int) -> None:
-        model, t, training = self.model, self.degrees.tensor, self.training
-        last, whole = stage.layers.stop, self.whole
-        columns = -(-model.vocab // t)
-        logits = self.tokens * columns * 2
-        flops = 2.0 * self.tokens * model.hidden * columns
-        weights = self._end_reads("head")
-        op_s, link = self.fabric.op_s, self._exchange_s if self._splits_sequence else 0.0
-        x, n = f"A x {last} {micro}", f"A final {micro}"
-        self._add(
-            Op(
-                f"norm {micro}",
-                "forward",
-                op_s(0, 0, norm_moves(training)[0] * self.part) + link,
-                0,
-                (x, *weights),
-                self._passing(f"final {micro}") | self._wide_norm(micro) | {n: whole},
-            )
-        )
-        raw = f"L raw {micro}"
-        moved = logits + 2 * whole
-        first = f"L plain {micro}" if model.logit_cap else raw
-        made = {first: logits}
-        self._add(Op(f"logits {micro}", "forward", op_s(flops, 0, moved), 0, (n, *weights), made))
-        if model.logit_cap:
-            # A division, a tanh that keeps its output, and a product.
-            made = {f"L tanh {micro}": logits, raw: logits}
-            self._add(Op(f"cap {micro}", "forward", op_s(0, 0, 6 * logits), 0, (first,), made))
-        self._loss(micro, raw, logits)
-
-    def _wide_norm(self, micro: int) -> dict[str, int]:
-        """What the last norm keeps where norms convert their input, as those of layers do."""
-        if not self.training.libraries.wide_norm:
-            return {}
-        return {f"A final.wide {micro}": 2 * self.part, f"A final.plain {micro}": self.part}
-
-    def _head_backward(self, micro: int) -> None:
-        model, t, training = self.model, self.degrees.tensor, self.training
-        stage = next(one for one in self.stages.values() if one.head)
-        last, whole = stage.layers.stop, self.whole
-        columns = -(-model.vocab // t)
-        logits = self.tokens * columns * 2
-        flops = 2.0 * self.tokens * model.hidden * columns
-        weights = self._end_reads("head")
-        op_s, link = self.fabric.op_s, self._exchange_s
-        grad = self._loss_backward(micro, logits)
-        if model.logit_cap:
-            capped, grad = grad, f"L grad plain {micro}"
-            reads = (capped, f"L tanh {micro}")
-            self._add(
-                Op(f"cap' {micro}", "backward", op_s(0, 0, 7 * logits), 0, reads, {grad: logits})
-            )
-        n, x = f"A final {micro}", f"A x {last} {micro}"
-        made = {f"D final {micro}": whole} | self._end_gradient("head", micro)
-        self._add(
-            Op(
-                f"logits' {micro}",
-                "backward",
-                op_s(2 * flops, 0, 2 * logits + 3 * whole),
-                0,
-                (grad, n, *weights),
-                made,
-            )
-        )
-        self._add(
-            Op(
-                f"norm' {micro}",
-                "backward",
-                op_s(0, 0, norm_moves(training)[1] * self.part) + link,
-                0,
-                (f"D final {micro}", *(self._wide_norm(micro) or (x,)), *weights),
-                self._passing(f"final' {micro}") | {f"D x {last} {micro}": self.part},
-            )
-        )
-        self._keep_end("head", micro)
 
     @property
     def _embedding_workspace(self) -> int:

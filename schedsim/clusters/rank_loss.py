@@ -7,6 +7,12 @@ from .rank_units import UnitWriter
 from .training import Training
 
 
+def least_loss_bytes(training: Training, logits: int) -> int:
+    """Bytes of copies of the `logits`, in 16 bits, that are there at once where the loss is."""
+    chunk = logits // training.loss_chunks if training.chunked_head else logits
+    return logits_copies(training) * chunk
+
+
 def logits_copies(training: Training) -> int:
     """How many copies of the logits, in 16 bits, are there at once where the loss is.
 
@@ -14,9 +20,14 @@ def logits_copies(training: Training) -> int:
     and so has a loss in chunks at least. Megatron's has one in single precision beside the logits,
     then beside their gradient.
     """
-    if training.compiled_loss or training.loss_chunks > 1:
+    if training.compiled_loss or loss_parts(training) > 1:
         return 2
     return 3 if training.state == "megatron" else 6
+
+
+def loss_parts(training: Training) -> int:
+    """How many chunks of logits that are there at once the loss takes one after the other."""
+    return 1 if training.chunked_head else training.loss_chunks
 
 
 class LossWriter(UnitWriter):
@@ -24,7 +35,7 @@ class LossWriter(UnitWriter):
 
     _named = "L before"  # the logits that a variable of the loop holds
 
-    def _loss(self, micro: int, raw: str, logits: int) -> None:
+    def _loss(self, micro: int | str, raw: str, logits: int) -> None:
         """The forward of the loss; `raw` are the logits, of so many bytes."""
         if self.training.compiled_loss:
             self._fused_loss(micro, raw, logits)
@@ -33,7 +44,7 @@ class LossWriter(UnitWriter):
         else:
             self._plain_loss(micro, raw, logits)
 
-    def _loss_backward(self, micro: int, logits: int) -> str:
+    def _loss_backward(self, micro: int | str, logits: int) -> str:
         """The gradient of the logits, by name."""
         grad = f"L grad {micro}"
         if self.training.compiled_loss:
@@ -46,9 +57,9 @@ class LossWriter(UnitWriter):
 
     @property
     def _loss_in_place(self) -> bool:
-        return self.training.state == "megatron" and self.training.loss_chunks == 1
+        return self.training.state == "megatron" and loss_parts(self.training) == 1
 
-    def _fused_loss(self, micro: int, raw: str, logits: int) -> None:
+    def _fused_loss(self, micro: int | str, raw: str, logits: int) -> None:
         """One kernel: statistics of each row are kept, and the logits themselves."""
         extra = 2 * logits if self.training.wide_logits else 0
         writes = {f"L rows {micro}": 8 * self.tokens}
@@ -58,7 +69,7 @@ class LossWriter(UnitWriter):
         self._add(Op(f"loss {micro}", "forward", moved, 0, (raw,), writes))
         self._hold_logits(f"L wide {micro}" if extra else raw)
 
-    def _fused_backward(self, micro: int, grad: str, logits: int) -> None:
+    def _fused_backward(self, micro: int | str, grad: str, logits: int) -> None:
         rows, op_s = (f"L rows {micro}",), self.fabric.op_s
         wide = self.training.wide_logits
         source, between = f"L {'wide' if wide else 'raw'} {micro}", f"L wide' {micro}"
@@ -69,7 +80,7 @@ class LossWriter(UnitWriter):
             moved = op_s(0, 0, size + logits)
             self._add(Op(f"wide' {micro}", "backward", moved, 0, (between,), {grad: logits}))
 
-    def _megatron_loss(self, micro: int, raw: str, logits: int) -> None:
+    def _megatron_loss(self, micro: int | str, raw: str, logits: int) -> None:
         """In one copy in single precision: a maximum, a difference, exponents, sums, a division.
 
         So does ``vocab_parallel_cross_entropy`` of Megatron-LM (core/tensor_parallel).
@@ -90,7 +101,7 @@ class LossWriter(UnitWriter):
         )
         self._hold_logits(raw)
 
-    def _megatron_backward(self, micro: int, grad: str, logits: int) -> None:
+    def _megatron_backward(self, micro: int | str, grad: str, logits: int) -> None:
         """The probabilities become their gradient in place, which is then converted."""
         op_s, size = self.fabric.op_s, 2 * logits
         chance, wide = f"L chance {micro}", f"L wide' {micro}"
@@ -108,9 +119,9 @@ class LossWriter(UnitWriter):
         moved = op_s(0, 0, size + logits)
         self._add(Op(f"wide' {micro}", "backward", moved, 0, (wide,), {grad: logits}))
 
-    def _plain_loss(self, micro: int, raw: str, logits: int) -> None:
+    def _plain_loss(self, micro: int | str, raw: str, logits: int) -> None:
         """A log-softmax in single precision, chunk by chunk."""
-        training, op_s, parts = self.training, self.fabric.op_s, self.training.loss_chunks
+        training, op_s, parts = self.training, self.fabric.op_s, loss_parts(self.training)
         size = 2 * logits // parts
         for k in range(parts):
             chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
@@ -130,9 +141,9 @@ class LossWriter(UnitWriter):
             )
             self._hold_logits(wide if training.wide_logits else raw)
 
-    def _plain_backward(self, micro: int, grad: str, logits: int) -> None:
+    def _plain_backward(self, micro: int | str, grad: str, logits: int) -> None:
         """Gradients of the logits, a chunk at a time; several are then put together."""
-        parts, op_s = self.training.loss_chunks, self.fabric.op_s
+        parts, op_s = loss_parts(self.training), self.fabric.op_s
         size, found = 2 * logits // parts, []
         for k in reversed(range(parts)):
             chunk = f"{k} {micro}" if parts > 1 else f"{micro}"

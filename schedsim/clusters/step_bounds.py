@@ -17,7 +17,7 @@ from .layer_recompute import kept_tensors, offloaded_tensors, repeated_ops
 from .layer_spans import backward_ops, backward_peak_bytes, op_s, span_of
 from .layers_in_turn import LayerCosts, LayersInTurn
 from .memory_bounds import KeptByStage, LayerBytes, RankSizes, least_bytes, stage_sizes
-from .rank_loss import logits_copies
+from .rank_loss import least_loss_bytes
 from .rank_memory import lasting_bytes
 from .rank_time import message_link
 from .stages import StageParts, layer_share, rank_stages, split_stages, stage_policies
@@ -232,7 +232,7 @@ class StepBounds:
     def _logits_bytes(self, degrees: Degrees, training: Training) -> int:
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
         logits = 2 * tokens * (self.model.vocab // degrees.tensor)
-        return logits_copies(training) * logits
+        return least_loss_bytes(training, logits)
 
     def layer_key(self, degrees: Degrees, training: Training, experts: bool) -> tuple[object, ...]:
         """All that the tensors of a layer depend on."""

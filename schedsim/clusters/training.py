@@ -52,7 +52,11 @@ class Training:
         3: parameters are gathered for the forward and again for the backward; 2: gathered once.
         With a pipeline, `fsdp2` always gathers once, as torchtitan does.
     loss_chunks
-        Number of chunks in which head and loss are computed.
+        Number of chunks in which the loss is computed.
+    chunked_head
+        Whether each of these chunks goes forward and backward through head and loss before the
+        next one, so that only its logits exist (torchtitan since April 2026, and fused losses).
+        Otherwise the logits are whole, and copies of them in chunks.
     state
         One of `STATES`.
     compiled_loss
@@ -97,6 +101,7 @@ class Training:
     float8: bool = False
     zero_stage: int = 3
     loss_chunks: int = 1
+    chunked_head: bool = False
     state: str = "fsdp2"
     compiled_loss: bool = False
     separate_head: bool = False
@@ -195,6 +200,16 @@ class Training:
                 f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
                 hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
             )
+        if self.chunked_head and degrees.pipeline > 1:
+            raise SchedsimError(
+                "--chunked-head with a pipeline is not modelled", hint="leave one of them out"
+            )
+        if self.chunked_head and self.seq // degrees.context % self.loss_chunks:
+            raise SchedsimError(
+                f"--loss-chunks {self.loss_chunks} does not divide the "
+                f"{self.seq // degrees.context} tokens of a rank's sequence",
+                hint="--chunked-head cuts sequences into equal parts",
+            )
         self._check_idle(model, degrees)
 
     def _check_idle(self, model: Architecture, degrees: Degrees) -> None:
@@ -212,10 +227,17 @@ class Training:
                 "it is of tensor-parallel ranks that split the sequence",
             ),
             (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
-            (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
+            (
+                self.loss_chunks > 1,
+                not self.compiled_loss or self.chunked_head,
+                "--loss-chunks",
+                "or --compile-loss",
+            ),
+            (self.chunked_head, self.loss_chunks > 1, "--chunked-head", "add --loss-chunks"),
             (
                 self.wide_logits,
-                self.compiled_loss or (self.held_logits and alone and self.loss_chunks == 1),
+                (self.compiled_loss and not self.chunked_head)
+                or (self.held_logits and alone and self.loss_chunks == 1),
                 "wide_logits",
                 "it is of a loss that is compiled, or of held_logits",
             ),

@@ -113,6 +113,7 @@ CLUSTER = {
     "--eager-attention": sample(),
     "--regather": sample(),
     "--whole-sequence": sample(tensor="2"),
+    "--chunked-head": sample(loss_chunks="2"),
     "--flash": sample("3"),
     "--optimizer-in-backward": sample(state="bf16"),
     "--expandable": sample(),

@@ -24,6 +24,13 @@ CASES = [
     (Degrees(fsdp=8, pipeline=2), {**FOUR, "schedule": "zero-bubble", "compiled": True}),
     (Degrees(fsdp=64, tensor=2), {**FOUR, "float8": True, "compiled": True}),
     (Degrees(fsdp=8), {"seq": 2048, "batch": 2, "loss_chunks": 4}),
+    (Degrees(fsdp=8), {**FOUR, "loss_chunks": 4, "separate_head": True, "chunked_head": True}),
+    (
+        Degrees(fsdp=64),
+        {**FOUR, "loss_chunks": 8, "separate_head": True, "chunked_head": True}
+        | {"zero_stage": 2, "compiled_loss": True},
+    ),
+    (Degrees(fsdp=2, tensor=2), {**FOUR, "state": "megatron", "whole_sequence": True}),
 ]
 
 
