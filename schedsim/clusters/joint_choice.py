@@ -315,7 +315,6 @@ def choose(
     global_batch: int,
     device: str = "h100-80gb",
     efficiency: float | None = None,
-    flash: int = 2,
     effort: int = 40,
     **options: Any,
 ) -> ClusterChoice:
@@ -323,7 +322,7 @@ def choose(
 
     Parameters
     ----------
-    preset, device, efficiency, flash
+    preset, device, efficiency
         As in `schedsim.cluster`.
     budget_bytes
         Bytes that each device may reserve.
@@ -343,7 +342,8 @@ def choose(
         keeps may lie in host memory (true by default), and ``host_bytes``: the most of it for each
         device (no limit by default). And ``framework``: one of
         `schedsim.clusters.launch_settings.FRAMEWORKS`, whose settings have to say the step: one
-        recomputation for all ranks, of those that it has words for.
+        recomputation for all ranks, of those that it has words for. And ``flash``, as in
+        `schedsim.cluster`.
 
     Returns
     -------
@@ -360,7 +360,8 @@ def choose(
     >>> found.optimal, found.best.training.recompute
     (True, 'none')
     """
-    model, fabric = get_architecture(preset), get_fabric(device, efficiency, flash)
+    fabric = get_fabric(device, efficiency, options.pop("flash", 2))
+    model = get_architecture(preset)
     keep, offload = options.pop("keep", True), options.pop("offload", True)
     for name, value in (("keep", keep), ("offload", offload)):
         if not isinstance(value, bool):
