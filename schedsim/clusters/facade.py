@@ -85,7 +85,7 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
 
 @checked
 def cluster(
-    preset: str,
+    preset: str | Architecture,
     *,
     devices: int | None = None,
     device: str = "h100-80gb",
@@ -99,7 +99,7 @@ def cluster(
     ----------
     preset
         A name in `schedsim.clusters.ARCHITECTURES`, or ``hf:`` before the path of a
-        ``config.json`` or the name of a published model.
+        ``config.json`` or the name of a published model; or a model of one's own.
     devices
         Number of devices; by default the product of the degrees. ``fsdp`` takes devices that the
         degrees leave.

@@ -308,7 +308,7 @@ class _Search:
 
 
 def choose(
-    preset: str,
+    preset: str | Architecture,
     budget_bytes: int,
     *,
     devices: int,

@@ -8,8 +8,10 @@ from .hf_configs import hf_architecture
 from .known_architectures import ARCHITECTURES
 
 
-def get_architecture(name: str) -> Architecture:
+def get_architecture(name: str | Architecture) -> Architecture:
     """The model called `name`, or the one whose configuration ``hf:...`` names.
+
+    A model is given back as it is.
 
     Raises
     ------
@@ -21,6 +23,8 @@ def get_architecture(name: str) -> Architecture:
     >>> get_architecture("mixtral-8x7b").num_parameters
     46702792704
     """
+    if isinstance(name, Architecture):
+        return name
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     if name.startswith("hf:"):

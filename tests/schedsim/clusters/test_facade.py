@@ -1,5 +1,7 @@
 """``schedsim.cluster``."""
 
+import dataclasses
+
 import pytest
 
 import schedsim
@@ -35,3 +37,17 @@ def test_a_number_of_devices_that_is_none(devices):
     """Named as it was given, not as the degree that would take it."""
     with pytest.raises(SchedsimError, match=f"--devices {devices} is not"):
         schedsim.cluster("llama3.2-1b", devices=devices)
+
+
+def test_a_model_of_ones_own():
+    """As its name would say; a search takes it too."""
+    model = schedsim.clusters.get_architecture("llama3.2-1b")
+    own = dataclasses.replace(model, name="own")
+    settings = {"devices": 8, "seq": 512, "recompute": "full"}
+    found = schedsim.cluster(own, **settings)
+    assert found.model is own
+    assert found.step_s == schedsim.cluster("llama3.2-1b", **settings).step_s
+    best = schedsim.clusters.choose(own, 80 * 10**9, devices=8, global_batch=8, seq=512).best
+    assert best.model is own
+    with pytest.raises(SchedsimError, match="preset 8 is not"):
+        schedsim.cluster(8)
