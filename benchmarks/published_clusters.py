@@ -1,11 +1,11 @@
 """The joint search against what was published: is its step ever slower, in the same model?
 
 For each published run of papers/torchtitan, llm-foundry, megatron-lm, megatron-bridge and
-cluster-steps, the search gets the devices, the sequences of a step and the settings that it does not
-choose; it chooses degrees, micro-batches, order of the pipeline and recomputation. Nothing lies on
-the host. Both times are predictions of `schedsim.cluster`: the run's own settings are in the space,
-or have a word that the search does not use. The memory is the device's, or what the run's own
-prediction reserves where that is more.
+cluster-steps, the search gets the devices, the sequences of a step and the settings that it does
+not choose; it chooses degrees, micro-batches, order of the pipeline and recomputation. Nothing lies
+on the host. Both times are predictions of `schedsim.cluster`: the run's own settings are in the
+space, or have a word that the search does not use. The memory is the device's, or what the run's
+own prediction reserves where that is more.
 
 Each run is searched in a process of its own, which ends after ``--minutes`` of processor time. Rows
 are kept in published-clusters.jsonl as they come; a row is made again where its run, or the step

@@ -152,8 +152,9 @@ def _show(found: ClusterPrediction, limit: int, host_limit: int | None) -> None:
     )
     micro = training.micro_batches(degrees)
     click.echo(
-        f"{training.batch} sequences of {training.seq} tokens per data-parallel rank, "
-        f"{micro} micro-batch{'es' if micro > 1 else ''}, recompute {training.recompute}"
+        f"{training.batch} sequence{'s' if training.batch > 1 else ''} of {training.seq} tokens "
+        f"per data-parallel rank, {micro} micro-batch{'es' if micro > 1 else ''}, "
+        f"recompute {training.recompute}"
     )
     click.echo(
         f"times: roofline at {found.fabric.efficiency:.0%} of the arithmetic peak, "

@@ -75,7 +75,12 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
     if devices is None or degrees.num_devices == devices:
         return degrees
     others = degrees.num_devices // degrees.fsdp
-    if "fsdp" not in given and devices % others == 0:
+    if "fsdp" not in given and devices % others:
+        raise SchedsimError(
+            f"--devices {devices} is not a multiple of the degrees, {others}",
+            hint="--fsdp takes the rest: replicate x tensor x pipeline x context has to divide it",
+        )
+    if "fsdp" not in given:
         return Degrees(**{**given, "fsdp": devices // others})
     raise SchedsimError(
         f"--devices {devices} is not the product of the degrees, {degrees.num_devices}",

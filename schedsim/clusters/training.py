@@ -144,6 +144,21 @@ class Training:
         """
         return policies_of(self.recompute, num_layers, rank)
 
+    def check_types(self) -> None:
+        """Raise `SchedsimError`, naming the option, if a setting is none of its kind."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(one.default, bool) and not isinstance(value, bool):
+                raise SchedsimError(f"{one.name} {value!r} is not true or false")
+        if not isinstance(self.recompute, str):
+            raise SchedsimError(
+                f"recompute {self.recompute!r} is no text", hint=f"one of {', '.join(RECOMPUTE)}"
+            )
+        if not isinstance(self.libraries, Libraries):
+            raise SchedsimError(
+                f"libraries {self.libraries!r} is no Libraries", hint='or give torch="2.8"'
+            )
+
     def check_numbers(self) -> None:
         """Raise `SchedsimError`, naming the option, if a number is none of its kind."""
         for name in ("seq", "batch", "num_chunks", "loss_chunks"):
@@ -152,12 +167,13 @@ class Training:
 
     def check(self, model: Architecture, degrees: Degrees) -> None:
         """Raise `SchedsimError`, naming the option, if settings contradict each other."""
+        self.check_types()
         self.check_numbers()
         _one_of("state", self.state, STATES)
         _one_of("schedule", self.schedule, tuple(ORDERS))
         if self.zero_stage not in (2, 3):
             raise SchedsimError(
-                f"--zero {self.zero_stage} is not 2 or 3",
+                f"--zero {self.zero_stage!r} is not 2 or 3",
                 hint="3 gathers parameters twice, 2 once; --state megatron is stage 1",
             )
         parts = self.recompute.count("/") + 1
@@ -199,6 +215,17 @@ class Training:
             raise SchedsimError(
                 f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
                 hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
+            )
+        if model.positions and self.seq > model.positions:
+            raise SchedsimError(
+                f"--seq {self.seq} exceeds the {model.positions} positions of {model.name}",
+                hint=f"its positions are learned: --seq {model.positions} or less",
+            )
+        tokens = self.micro_batch(degrees) * self.seq // degrees.context
+        if self.loss_chunks > tokens:
+            raise SchedsimError(
+                f"--loss-chunks {self.loss_chunks} exceeds the {tokens} tokens of a rank",
+                hint="8 is common",
             )
         if self.chunked_head and degrees.pipeline > 1:
             raise SchedsimError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..errors import SchedsimError, did_you_mean
 from .architecture import Architecture
 from .hf_configs import hf_architecture
@@ -29,6 +31,10 @@ def get_architecture(name: str | Architecture) -> Architecture:
         return ARCHITECTURES[name]
     if name.startswith("hf:"):
         return hf_architecture(name)
+    if Path(name).exists():
+        raise SchedsimError(
+            f"--preset {name!r} is no language model", hint=f"of its config.json: hf:{name}"
+        )
     every = f"one of {', '.join(ARCHITECTURES)}; or hf:PATH/config.json"
     raise SchedsimError(
         f"--preset {name!r} is no language model", hint=did_you_mean(name, ARCHITECTURES, every)

@@ -32,6 +32,12 @@ def test_one_call():
         schedsim.cluster("llama3.2-1b", efficiency=2)
 
 
+def test_devices_that_the_degrees_do_not_divide():
+    """The degrees alone are named: those that are left would be a fraction."""
+    with pytest.raises(SchedsimError, match="--devices 7 is not a multiple of the degrees, 2"):
+        whole_degrees(7, {"tensor": 2})
+
+
 @pytest.mark.parametrize("devices", [0, -8])
 def test_a_number_of_devices_that_is_none(devices):
     """Named as it was given, not as the degree that would take it."""
