@@ -156,9 +156,12 @@ def _show(found: ClusterPrediction, limit: int, host_limit: int | None) -> None:
         f"per data-parallel rank, {micro} micro-batch{'es' if micro > 1 else ''}, "
         f"recompute {training.recompute}"
     )
+    fabric = found.fabric
+    attention = f" ({fabric.efficiency * fabric.attention_share:.0%} in attention)"
     click.echo(
-        f"times: roofline at {found.fabric.efficiency:.0%} of the arithmetic peak, "
-        f"{found.fabric.memory_share:.0%} of the memory's bandwidth ({found.fabric.device.source})"
+        f"times: roofline at {fabric.efficiency:.0%} of the arithmetic peak"
+        f"{attention if fabric.attention_share != 1 else ''}, "
+        f"{fabric.memory_share:.0%} of the memory's bandwidth ({fabric.device.source})"
     )
     click.echo()
     fits = "fits" if found.reserved_bytes <= limit else "does not fit"

@@ -114,7 +114,7 @@ CLUSTER = {
     "--regather": sample(),
     "--whole-sequence": sample(tensor="2"),
     "--chunked-head": sample(loss_chunks="2"),
-    "--flash": sample("1", seq="8192"),
+    "--flash": sample("1"),
     "--optimizer-in-backward": sample(state="bf16"),
     "--expandable": sample(),
 }
