@@ -161,7 +161,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         "--mem": sample("60GB"),
         "--host-mem": sample("1GB"),
         "--search": sample(mem="50GB", global_batch="8", effort="2"),
-        "--global-batch": sample("16", search=(), mem="50GB", effort="2"),
+        "--global-batch": sample("8", search=(), mem="50GB", effort="2"),
         "--effort": sample("1", search=(), mem="50GB", global_batch="8"),
         "--launch": sample("torchtitan"),
         "--json": sample(),
