@@ -33,8 +33,7 @@ _405B = {"fsdp": 8, "tensor": 8, "pipeline": 8, "context": 2, "num_chunks": 8, "
 _HOST = "Its kernels are small: what the host and the router take is not modelled."
 _ONCE = "Its dispatcher (HybridEP) sends a token to each node once, here it goes to each expert."
 _BESIDE = (
-    "Tokens are exchanged beside computation there (``moe_a2a_overlap``), here exchanges are "
-    "waited for; its 32 expert-parallel ranks have whole experts, here 16 have halves."
+    "Tokens are exchanged beside computation there (``moe_a2a_overlap``), here they are waited for."
 )
 
 RUNS = [
@@ -63,7 +62,7 @@ RUNS = [
     Run(
         "Qwen3 235B-A22B, 256 GPUs, 25.11",
         "qwen3-235b-a22b",
-        {"fsdp": 16, "tensor": 2, "pipeline": 8, "expert": 16, "seq": 4096}
+        {"fsdp": 16, "tensor": 2, "pipeline": 8, "expert": 32, "whole_experts": True, "seq": 4096}
         | {"batch": 128, "num_micro_batches": 128, "schedule": "interleaved", "num_chunks": 4}
         | {"float8": True, **_MEGATRON},
         1575,

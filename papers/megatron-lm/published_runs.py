@@ -98,11 +98,9 @@ RUNS = [
     Run(
         "mixtral_8x7b_tp1pp4ep8vpp8_release",
         _MIXTRAL,
-        {"fsdp": 8, "tensor": 2, "pipeline": 4, "expert": 8, "seq": 4096}
+        {"fsdp": 8, "tensor": 2, "pipeline": 4, "expert": 8, "whole_experts": True, "seq": 4096}
         | {"batch": 32, "num_micro_batches": 32, "schedule": "interleaved", "num_chunks": 8}
         | _MEGATRON,
         35505844224,
-        why="Its experts lie whole on a rank (``--expert-tensor-parallel-size 1``), which is not "
-        "modelled: here two ranks split each.",
     ),
 ]

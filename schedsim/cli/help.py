@@ -28,7 +28,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "optimizer",
     ),
     "Cluster": (
-        *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert", "schedule"),
+        *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert"),
+        *("whole_experts", "schedule"),
         *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "chunked_head"),
         *("separate_head", "torch"),
         *(

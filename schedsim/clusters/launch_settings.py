@@ -145,6 +145,7 @@ def _torchtitan(found: ClusterPrediction) -> str:
         "pipeline_parallel_degree": degrees.pipeline,
         "context_parallel_degree": degrees.context,
         "expert_parallel_degree": degrees.expert,
+        **({"expert_tensor_parallel_degree": degrees.expert_parts} if found.model.experts else {}),
     }
     if degrees.pipeline > 1:
         tables["parallelism"] |= {
@@ -199,6 +200,7 @@ def _megatron(found: ClusterPrediction) -> str:
         f"--pipeline-model-parallel-size {degrees.pipeline}",
         f"--context-parallel-size {degrees.context}",
         f"--expert-model-parallel-size {degrees.expert}",
+        *(["--expert-tensor-parallel-size 1"] if degrees.whole_experts else []),
         f"--micro-batch-size {training.micro_batch(degrees)}",
         f"--global-batch-size {training.batch * degrees.data}",
         f"--seq-length {training.seq}",

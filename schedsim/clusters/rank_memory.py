@@ -112,7 +112,8 @@ def lasting_bytes(
         ranks = degrees.data * degrees.context
         experts = sum(routed_share(model, degrees, i) for one in stages for i in one.layers)
         common = -(-12 * (whole - experts) // ranks)
-        moments = common + -(-12 * experts * degrees.expert // ranks)
+        same = ranks * degrees.tensor // (degrees.expert * degrees.expert_parts)
+        moments = common + -(-12 * experts // same)
         return LastingBytes(2 * whole, 4 * whole, moments, 0)
     return LastingBytes(2 * whole, 0, 4 * whole, 0)
 

@@ -97,7 +97,9 @@ class SearchSpace:
 
     def check(self, model: Architecture, fabric: Fabric) -> None:
         """Raise `SchedsimError` where there is no candidate: what is wrong with the first one."""
-        given = math.prod(count for name, count in self.fixed.items() if name != "expert")
+        given = math.prod(
+            count for name, count in self.fixed.items() if name not in ("expert", "whole_experts")
+        )
         if self.devices % given:
             raise SchedsimError(
                 f"--devices {self.devices} is not a multiple of the degrees given, {given}",
@@ -146,10 +148,13 @@ class SearchSpace:
                         ):
                             continue
                         shards = rest // replicate * context
-                        experts = _divisors(shards, 64) if model.experts else [1]
+                        whole = bool(self.fixed.get("whole_experts", False))
+                        ranks = shards * (tensor if whole else 1)
+                        experts = _divisors(ranks, 64) if model.experts else [1]
                         for expert in self._choices("expert", experts):
                             yield Degrees(
-                                rest // replicate, replicate, tensor, pipeline, context, expert
+                                *(rest // replicate, replicate, tensor, pipeline, context, expert),
+                                whole_experts=whole,
                             )
 
     def _choices(self, name: str, free: list[int]) -> list[int]:

@@ -76,7 +76,7 @@ def layer_share(model: Architecture, degrees: Degrees, layer: int) -> int:
 
 def routed_share(model: Architecture, degrees: Degrees, layer: int) -> int:
     """Parameters of a layer's routed experts on one rank before sharding."""
-    return -(-model.routed_parameters(layer) // (degrees.tensor * degrees.expert))
+    return -(-model.routed_parameters(layer) // (degrees.expert_parts * degrees.expert))
 
 
 def layer_shard(model: Architecture, degrees: Degrees, layer: int) -> int:

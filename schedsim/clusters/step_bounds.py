@@ -238,7 +238,8 @@ class StepBounds:
         """All that the tensors of a layer depend on."""
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
         return (
-            *(tokens, degrees.tensor, degrees.context, degrees.expert, training.seq, experts),
+            *(tokens, degrees.tensor, degrees.context, degrees.expert),
+            *(degrees.whole_experts, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
             *(training.state, training.async_tensor, training.whole_sequence, training.libraries),
             training.micro_batch(degrees) > 1,

@@ -216,6 +216,11 @@ class Training:
                 f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
                 hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
             )
+        if self.whole_sequence and degrees.whole_experts:
+            raise SchedsimError(
+                "--whole-experts with --whole-sequence is not modelled",
+                hint="each rank sends its part of the sequence: leave --whole-sequence out",
+            )
         if model.positions and self.seq > model.positions:
             raise SchedsimError(
                 f"--seq {self.seq} exceeds the {model.positions} positions of {model.name}",

@@ -95,6 +95,7 @@ CLUSTER = {
     "--pipeline": sample("2", batch="2"),
     "--context": sample("2"),
     "--expert": sample("2", preset="deepseek-v2-lite"),
+    "--whole-experts": sample(preset="deepseek-v2-lite", tensor="2"),
     "--seq": sample("256"),
     "--batch": sample("2"),
     "--micro-batches": sample("2", batch="2"),

@@ -47,6 +47,7 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
     ("--compile", "compiled", "Layers are compiled."),
     ("--float8", "float8", "Matrix products of the layers run in 8 bits."),
     ("--compile-loss", "compiled_loss", "Compile the loss."),
+    ("--whole-experts", "whole_experts", "Keep experts whole on tensor-parallel ranks (ETP 1)."),
     ("--chunked-head", "chunked_head", "Compute head and loss chunk by chunk."),
     ("--separate-head", "separate_head", "Gather embedding and head separately."),
     ("--fused-optimizer", "fused_optimizer", "Use an optimizer without temporary copies."),

@@ -51,7 +51,13 @@ def test_shards_over_the_context_too():
 
 
 @pytest.mark.parametrize(
-    "degrees", [Degrees(fsdp=8, expert=4), Degrees(fsdp=4, context=2, tensor=2, expert=8)]
+    "degrees",
+    [
+        Degrees(fsdp=8, expert=4),
+        Degrees(fsdp=4, context=2, tensor=2, expert=8),
+        Degrees(fsdp=4, tensor=2, expert=8, whole_experts=True),
+        Degrees(fsdp=4, tensor=2, whole_experts=True),
+    ],
 )
 def test_moments_of_experts_are_spread_over_the_ranks_that_hold_the_same_ones(degrees):
     """Every parameter's 12 bytes are somewhere; an expert has fewer replicas than the rest."""
