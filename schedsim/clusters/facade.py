@@ -55,7 +55,7 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     )
 
 
-def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
+def whole_degrees(devices: int | None, given: dict[str, Any]) -> Degrees:
     """The degrees `given`; ``fsdp`` takes the other devices unless it or ``replicate`` is given.
 
     Raises
