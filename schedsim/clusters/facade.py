@@ -66,7 +66,7 @@ def whole_degrees(devices: int | None, given: dict[str, Any]) -> Degrees:
     Examples
     --------
     >>> whole_degrees(64, {"tensor": 8})
-    Degrees(fsdp=8, replicate=1, tensor=8, pipeline=1, context=1, expert=1)
+    Degrees(fsdp=8, replicate=1, tensor=8, pipeline=1, context=1, expert=1, whole_experts=False)
     """
     degrees = Degrees(**given)
     degrees.check_numbers()
