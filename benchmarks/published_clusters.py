@@ -1,10 +1,11 @@
 """The joint search against what was published: is its step ever slower, in the same model?
 
-For each published run of papers/torchtitan and papers/cluster-steps, the search gets the devices,
-the sequences of a step and the settings that it does not choose; it chooses degrees, micro-batches,
-order of the pipeline and recomputation. Nothing lies on the host. Both times are predictions of
-`schedsim.cluster`: the run's own settings are in the space, or have a word that the search does not
-use. The memory is the device's, or what the run's own prediction reserves where that is more.
+For each published run of papers/torchtitan, llm-foundry, megatron-lm, megatron-bridge and
+cluster-steps, the search gets the devices, the sequences of a step and the settings that it does
+not choose; it chooses degrees, micro-batches, order of the pipeline and recomputation. Nothing lies
+on the host. Both times are predictions of `schedsim.cluster`: the run's own settings are in the
+space, or have a word that the search does not use. The memory is the device's, or what the run's
+own prediction reserves where that is more.
 
 Each run is searched in a process of its own, which ends after ``--minutes`` of processor time. Rows
 are kept in published-clusters.jsonl as they come; a row is made again where its run, or the step
@@ -34,6 +35,7 @@ from typing import Any
 import schedsim
 from schedsim.clusters.joint_choice import ClusterChoice, choose
 from schedsim.clusters.prediction import ClusterPrediction
+from schedsim.workloads.architecture import Architecture
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "benchmarks/results/published-clusters.jsonl"
@@ -51,12 +53,27 @@ _CHOSEN = (
 _MEMORY = {"h100-96gb": 95.0396 * 2**30, "h100-80gb": 80e9, "a100-80gb": 80e9}
 
 
-def published() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+def published() -> Iterator[tuple[str, str | Architecture, str, dict[str, Any]]]:
     """(name, model, device, settings) of every published run."""
-    titan, steps = _claims_of("torchtitan"), _claims_of("cluster-steps")
+    titan, steps = _module_of("torchtitan"), _module_of("cluster-steps", "reproduce")
     for group, runs in titan.GROUPS.items():
         for run in runs:
             yield f"{group}: {run.name}", run.model, run.device, dict(run.options)
+    foundry = _module_of("llm-foundry")
+    for device, runs in foundry.RUNS.items():
+        for run in runs:
+            if run.gpus == 8:  # most others differ in this alone
+                options = run.options() | {"flash": foundry.FLASH}
+                yield f"llm-foundry, {device}: {run.name}", run.architecture(), device, options
+    for run in _module_of("megatron-lm").RUNS:
+        yield f"Megatron-LM: {run.name}", run.model, "h100-80gb", dict(run.options)
+    bridge = _module_of("megatron-bridge")
+    alike: list[dict[str, Any]] = []
+    for run in bridge.RUNS:
+        if run.options not in alike:  # of two containers with the same settings
+            alike.append(run.options)
+            options = run.options | {"flash": bridge.FLASH}
+            yield f"Megatron-Bridge: {run.name}", run.model, "h100-80gb", options
     for name, (preset, pipeline, batch, chunks, *_) in steps.KORTHIKANTI.items():
         order = {"schedule": "interleaved", "num_chunks": chunks} if chunks > 1 else {}
         yield (
@@ -100,13 +117,16 @@ def published() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
         )
 
 
-def _claims_of(paper: str) -> ModuleType:
-    path = ROOT / "papers" / paper / "reproduce.py"
-    spec = importlib.util.spec_from_file_location(f"papers_{paper.replace('-', '_')}", path)
+def _module_of(paper: str, module_name: str = "published_runs") -> ModuleType:
+    path = ROOT / "papers" / paper / f"{module_name}.py"
+    name = f"papers_{paper.replace('-', '_')}_{module_name}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for its dataclasses
+    sys.modules[name] = module  # for its dataclasses
     spec.loader.exec_module(module)
     return module
 
@@ -166,7 +186,7 @@ def told(recompute: str) -> str:
 
 
 def _searched(
-    name: str, model: str, device: str, options: dict[str, Any], effort: int
+    name: str, model: str | Architecture, device: str, options: dict[str, Any], effort: int
 ) -> SearchedRun:
     its = schedsim.cluster(model, device=device, **options)
     devices = math.prod(options.get(degree, 1) for degree in _DEGREES if degree != "expert")
@@ -217,7 +237,12 @@ def _search_apart(queue: Any, minutes: float, *arguments: Any) -> None:
 
 
 def search_in_time(
-    name: str, model: str, device: str, options: dict[str, Any], effort: int, minutes: float
+    name: str,
+    model: str | Architecture,
+    device: str,
+    options: dict[str, Any],
+    effort: int,
+    minutes: float,
 ) -> SearchedRun:
     """The search, or a row that says that it was ended."""
     context = multiprocessing.get_context("fork")
@@ -287,7 +312,11 @@ def page(rows: list[SearchedRun], effort: int, minutes: float, missing: Sequence
 
 
 def is_current(
-    row: SearchedRun, model: str, device: str, options: dict[str, Any], minutes: float
+    row: SearchedRun,
+    model: str | Architecture,
+    device: str,
+    options: dict[str, Any],
+    minutes: float,
 ) -> bool:
     """Whether the run and the step that was chosen for it are still predicted with these numbers.
 

@@ -254,8 +254,19 @@ def draw(folder: Path, figure: Callable[[Figure, Instances], None], instances: I
 
 def load_source(folder: Path) -> ModuleType:
     """The ``reproduce.py`` of a folder: its SOURCE, claims and figure."""
-    name = f"papers_{folder.name.replace('-', '_')}"
-    spec = importlib.util.spec_from_file_location(name, folder / "reproduce.py")
+    return _load(folder, "reproduce")
+
+
+def load_runs(folder: Path) -> ModuleType:
+    """The ``published_runs.py`` of a folder: the runs that a source published."""
+    return _load(folder, "published_runs")
+
+
+def _load(folder: Path, module_name: str) -> ModuleType:
+    name = f"papers_{folder.name.replace('-', '_')}_{module_name}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, folder / f"{module_name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -58,6 +58,13 @@ _CHUNKED = {
 _LATE = {"separate_head": True, "fused_optimizer": True, **_SCRIPT}
 # GraphTrainer's default backend then is `aot_eager`: nothing is fused but the loss, compiled.
 _GRAPH = {**_2025, **_SCRIPT}
+# That of May 2026 keeps what all products and attention make, as far as the backward reads it, or
+# the inputs of layers alone; its loss is not compiled.
+_TRACED = {**_LATE, "seq": 8192}
+_TRACED_WHY = "GraphTrainer runs a graph that it has traced, and not FSDP2's."
+# Eager layers with experts.
+_EXPERTS = {"seq": 4096, "batch": 8, "torch": "2.9", **_LATE}
+_EXPERTS_WHY = "Its many small kernels and waits for the host are not modelled."
 # Of autumn 2025, runs on 8 GPUs are of another machine than those on more: their logs begin with
 # "[rank0]" and not with "[trainer0|0]", and pull request 1881 has 7,380 tokens on 8 GPUs, 5,097 on
 # 64. They are taken to be of an H100 as its data sheet has it, at 700 W and 3.35 TB/s.
@@ -330,6 +337,97 @@ GROUPS: dict[str, list[Run]] = {
             5898,
             {"fsdp": 4, "tensor": 2, "recompute": "selective", **_LATE},
             device=_ONE_MACHINE,
+        ),
+    ],
+    "pull request 820, 8B on 8": [
+        Run(
+            "compile, float8",
+            "llama3-8b",
+            47.77,
+            6877,
+            {"fsdp": 8, "float8": True, **_COMPILED, "batch": 1, **_SCRIPT},
+        ),
+    ],
+    "pull request 985, 8B on 8": [
+        Run("own norm", "llama3-8b", 49.58, 5233, {"fsdp": 8, **_EAGER, "batch": 1, **_SCRIPT}),
+        Run(
+            "PyTorch's norm", "llama3-8b", 49.66, 5173, {"fsdp": 8, **_EAGER, "batch": 1, **_SCRIPT}
+        ),
+    ],
+    "pull requests 1513 and 1610, DeepSeek 16B on 8": [
+        Run(
+            "FSDP 4, CP 2, full",
+            "deepseek-v2-lite",
+            71.08,
+            6037,
+            {"fsdp": 4, "context": 2, "recompute": "full", **_EXPERTS},
+            "SDPA over context-parallel ranks was at fault with this model (pull request 1610).",
+        ),
+        Run(
+            "EP 8, selective, FlexAttention",
+            "deepseek-v2-lite",
+            78.14,
+            8667,
+            {"fsdp": 8, "expert": 8, "recompute": "selective", "compiled_loss": True, **_EXPERTS},
+            _EXPERTS_WHY,
+        ),
+    ],
+    "pull request 2107, DeepSeek-V3 on 512": [
+        Run(
+            "PP 8, EP 32",
+            "deepseek-v3",
+            60.18,
+            346,
+            {"fsdp": 64, "pipeline": 8, "expert": 32, "seq": 4096, "batch": 16}
+            | {"num_micro_batches": 16, "schedule": "interleaved", "num_chunks": 2}
+            | {"recompute": "full", "compiled": True, "compiled_loss": True, **_SCRIPT}
+            | {"libraries": Libraries.of_torch("2.10", dropped_outputs=True)},
+            _EXPERTS_WHY,
+            device="h100-80gb",
+        ),
+    ],
+    "pull request 3429, GraphTrainer": [
+        Run(
+            f"8B, {name}",
+            "llama3-8b",
+            gib,
+            tokens,
+            {**degrees, "recompute": recompute, **_TRACED},
+            _TRACED_WHY,
+            device=_ONE_MACHINE,
+        )
+        for name, gib, tokens, degrees, recompute in (
+            ("FSDP 8, default", 52.44, 7890, {"fsdp": 8}, "keep=q+k+v+mixed+o+gate+up"),
+            ("FSDP 8, full", 32.07, 7006, {"fsdp": 8}, "full"),
+            (
+                "FSDP 4, TP 2, default",
+                30.92,
+                6607,
+                {"fsdp": 4, "tensor": 2},
+                "keep=q+k+v+mixed+o.part+gate+up",
+            ),
+            ("FSDP 4, TP 2, full", 20.70, 5933, {"fsdp": 4, "tensor": 2}, "full"),
+        )
+    ]
+    + [
+        Run(
+            "DeepSeek 16B, FSDP 8, EP 8, full",
+            "deepseek-v2-lite",
+            52.02,
+            7444,
+            {"fsdp": 8, "expert": 8, "batch": 4, "recompute": "full", **_LATE, "seq": 4096},
+            _EXPERTS_WHY,
+            device=_ONE_MACHINE,
+        )
+    ],
+    "pull request 3914, 8B on 4 GB200": [
+        Run(
+            "bf16",
+            "llama3-8b",
+            174.49,
+            None,
+            {"fsdp": 4, "seq": 2048, "batch": 32, "recompute": "selective", "torch": "2.14"}
+            | {"loss_chunks": 8, "chunked_head": True, **_LATE},
         ),
     ],
     "pull request 2570, 8B, FSDP 4, TP 2": [

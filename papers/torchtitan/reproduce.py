@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
-from _claims import Claim, Instances, Source, main
-from published_runs import GROUPS, Run
+from _claims import Claim, Instances, Source, load_runs, main
 
 import schedsim
 
+_RUNS = load_runs(Path(__file__).parent)
+GROUPS = _RUNS.GROUPS
 SOURCE = Source(
     title="torchtitan's benchmarks and pull requests, 2024 to 2026",
     what=f"memory and tokens per second of {sum(map(len, GROUPS.values()))} runs on 8 to 512 GPUs, "
@@ -36,7 +36,7 @@ def predicted(group: str, index: int) -> Any:
     return schedsim.cluster(run.model, device=run.device, **run.options)
 
 
-def rows() -> Iterator[tuple[str, Run, Any]]:
+def rows() -> Iterator[tuple[str, Any, Any]]:
     """Every run with its prediction."""
     for group, runs in GROUPS.items():
         for k, run in enumerate(runs):

@@ -152,12 +152,16 @@ def _show(found: ClusterPrediction, limit: int, host_limit: int | None) -> None:
     )
     micro = training.micro_batches(degrees)
     click.echo(
-        f"{training.batch} sequences of {training.seq} tokens per data-parallel rank, "
-        f"{micro} micro-batch{'es' if micro > 1 else ''}, recompute {training.recompute}"
+        f"{training.batch} sequence{'s' if training.batch > 1 else ''} of {training.seq} tokens "
+        f"per data-parallel rank, {micro} micro-batch{'es' if micro > 1 else ''}, "
+        f"recompute {training.recompute}"
     )
+    fabric = found.fabric
+    attention = f" ({fabric.efficiency * fabric.attention_share:.0%} in attention)"
     click.echo(
-        f"times: roofline at {found.fabric.efficiency:.0%} of the arithmetic peak, "
-        f"{found.fabric.memory_share:.0%} of the memory's bandwidth ({found.fabric.device.source})"
+        f"times: roofline at {fabric.efficiency:.0%} of the arithmetic peak"
+        f"{attention if fabric.attention_share != 1 else ''}, "
+        f"{fabric.memory_share:.0%} of the memory's bandwidth ({fabric.device.source})"
     )
     click.echo()
     fits = "fits" if found.reserved_bytes <= limit else "does not fit"

@@ -28,12 +28,20 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "optimizer",
     ),
     "Cluster": (
-        *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert", "schedule"),
-        *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "separate_head", "torch"),
-        *("fused_optimizer", "eager_attention", "regather", "optimizer_in_backward"),
+        *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert"),
+        *("whole_experts", "schedule"),
+        *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "chunked_head"),
+        *("separate_head", "torch"),
+        *(
+            "fused_optimizer",
+            "eager_attention",
+            "regather",
+            "whole_sequence",
+            "optimizer_in_backward",
+        ),
         *("expandable", "search", "global_batch", "launch"),
     ),
-    "Device and times": ("device", "efficiency", "times_path"),
+    "Device and times": ("device", "efficiency", "flash", "times_path"),
     "Output": ("output", "certificate", "as_json", "help"),
 }
 

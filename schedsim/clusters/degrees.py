@@ -26,7 +26,12 @@ class Degrees:
     context
         Ranks that split the sequence; parameters are shared over them as over `fsdp`.
     expert
-        Ranks that split the routed experts; they are taken from the ranks of `fsdp` and `context`.
+        Ranks that split the routed experts; they are taken from the ranks of `fsdp` and `context`,
+        and from those of `tensor` too where these hold whole experts.
+    whole_experts
+        Whether tensor-parallel ranks hold whole experts, and each sends its part of the tokens
+        (``--expert-tensor-parallel-size 1`` of Megatron, torchtitan's default). Otherwise they
+        split each expert.
     """
 
     fsdp: int = 1
@@ -35,6 +40,7 @@ class Degrees:
     pipeline: int = 1
     context: int = 1
     expert: int = 1
+    whole_experts: bool = False
 
     @property
     def num_devices(self) -> int:
@@ -47,14 +53,23 @@ class Degrees:
         return self.fsdp * self.context
 
     @property
+    def expert_parts(self) -> int:
+        """Tensor-parallel ranks that split each routed expert."""
+        return 1 if self.whole_experts else self.tensor
+
+    @property
     def data(self) -> int:
         """Ranks that read different sequences."""
         return self.fsdp * self.replicate
 
     def check_numbers(self) -> None:
         """Raise `SchedsimError`, naming the option, if a degree is no number of ranks."""
+        if not isinstance(self.whole_experts, bool):
+            raise SchedsimError(f"whole_experts {self.whole_experts!r} is not true or false")
         for one in fields(self):
             value = getattr(self, one.name)
+            if one.name == "whole_experts":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SchedsimError(
                     f"--{one.name} {value!r} is not a whole number, 1 or more",
@@ -82,6 +97,11 @@ class Degrees:
         self._check_experts(model)
 
     def _check_experts(self, model: Architecture) -> None:
+        if self.whole_experts and (model.experts is None or self.tensor == 1):
+            raise SchedsimError(
+                "--whole-experts changes nothing here",
+                hint="it is of tensor-parallel ranks of a model with experts",
+            )
         if self.expert == 1:
             return
         if model.experts is None:
@@ -94,8 +114,10 @@ class Degrees:
                 f"of {model.name}",
                 hint="give a divisor",
             )
-        if self.shards % self.expert:
+        ranks = self.shards * (self.tensor if self.whole_experts else 1)
+        if ranks % self.expert:
+            of = "--fsdp times --context" + (" times --tensor" if self.whole_experts else "")
             raise SchedsimError(
-                f"--expert {self.expert} does not divide --fsdp times --context, {self.shards}",
+                f"--expert {self.expert} does not divide {of}, {ranks}",
                 hint="ranks that split experts are a part of the ranks that shard parameters",
             )

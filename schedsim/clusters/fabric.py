@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ..errors import SchedsimError
 from ..plans.links import LINKS
 from ..workloads.devices import Device, get_device
 
@@ -30,9 +31,7 @@ class Fabric:
     link_efficiency
         Share of the links' rates that collectives reach.
     attention_share
-        Rate of fused attention over that of matrix products. On Hopper, FlashAttention-2, which
-        PyTorch ran, reaches half the rate of products: 35 % of the peak (Shah et al. 2024,
-        FlashAttention-3, arXiv 2407.08608, abstract).
+        Rate of fused attention over that of matrix products (`get_fabric`).
     host_bytes_per_s
         Bytes per second that a device sends to its host, and as many back at the same time.
     memory_share
@@ -134,18 +133,52 @@ _NODES: dict[str, tuple[str, float, float, float]] = {
 }
 
 
-def get_fabric(name: str, efficiency: float | None = None) -> Fabric:
+_HOPPER = ("h100", "h200")
+_FLASH = {1: 0.5, 2: 1.0, 3: 2.0}
+"""FlashAttention -> its rate over that of the second one. The first reaches 25 to 40 % of an A100's
+peak, the second about twice as much (Dao 2023, arXiv 2307.08691, abstract). On Hopper, the second
+reaches 35 %, and the third up to 75 % (Shah et al. 2024, arXiv 2407.08608, abstract)."""
+
+
+def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fabric:
     """A cluster of nodes with eight devices called `name`.
 
     ``h100-96gb`` is the device of Grand Teton nodes: 96 GB at 2.4 TB/s, limited to 500 W. Devices
     of `schedsim.workloads.get_device` that are missing in the table get the links of an H100 and an
     efficiency of 0.6.
 
+    Parameters
+    ----------
+    efficiency
+        Share of the arithmetic peak that ops reach, in (0, 1]; calibrated by default.
+    flash
+        Which FlashAttention runs, or a kernel as fast: 1, 2 (as in PyTorch since 2.2) or, on
+        Hopper, 3 (as cuDNN's, which Transformer Engine takes there). The second is as fast as
+        matrix products, on Hopper half as fast.
+
+    Raises
+    ------
+    SchedsimError
+        The device is unknown, or a number is none of its kind.
+
     Examples
     --------
     >>> get_fabric("h100-80gb").gather_s(9e9, 8, 8) > 0.017
     True
+    >>> [get_fabric("h100-80gb", flash=one).attention_share for one in (1, 2, 3)]
+    [0.25, 0.5, 1.0]
     """
+    if efficiency is not None and not 0 < efficiency <= 1:
+        raise SchedsimError(
+            f"--efficiency {efficiency} is not in (0, 1]", hint="0.5 is half of the peak"
+        )
+    hopper = name[:4] in _HOPPER
+    if isinstance(flash, bool) or flash not in _FLASH:
+        raise SchedsimError(f"--flash {flash!r} is not 1, 2 or 3", hint="2 by default")
+    if flash == 3 and not hopper:
+        raise SchedsimError(
+            f"--flash 3 does not run on {name}", hint="FlashAttention-3 is of h100 and h200"
+        )
     known, near, far, calibrated = _NODES.get(name, (name, 450, 50, 0.60))
     device = get_device(known)
     if name == "h100-96gb":
@@ -161,7 +194,7 @@ def get_fabric(name: str, efficiency: float | None = None) -> Fabric:
         calibrated if efficiency is None else efficiency,
         near * 1e9,
         far * 1e9,
-        float8_gain=2.0 if name[:4] in ("h100", "h200") else 0.0,
-        attention_share=0.5 if name[:4] in ("h100", "h200") else 1.0,
+        float8_gain=2.0 if hopper else 0.0,
+        attention_share=_FLASH[flash] * (0.5 if hopper else 1.0),
         host_bytes_per_s=LINKS["pcie4" if name.startswith("a100") else "pcie5"].bytes_per_s,
     )

@@ -55,7 +55,7 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     )
 
 
-def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
+def whole_degrees(devices: int | None, given: dict[str, Any]) -> Degrees:
     """The degrees `given`; ``fsdp`` takes the other devices unless it or ``replicate`` is given.
 
     Raises
@@ -66,7 +66,7 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
     Examples
     --------
     >>> whole_degrees(64, {"tensor": 8})
-    Degrees(fsdp=8, replicate=1, tensor=8, pipeline=1, context=1, expert=1)
+    Degrees(fsdp=8, replicate=1, tensor=8, pipeline=1, context=1, expert=1, whole_experts=False)
     """
     degrees = Degrees(**given)
     degrees.check_numbers()
@@ -75,7 +75,12 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
     if devices is None or degrees.num_devices == devices:
         return degrees
     others = degrees.num_devices // degrees.fsdp
-    if "fsdp" not in given and devices % others == 0:
+    if "fsdp" not in given and devices % others:
+        raise SchedsimError(
+            f"--devices {devices} is not a multiple of the degrees, {others}",
+            hint="--fsdp takes the rest: replicate x tensor x pipeline x context has to divide it",
+        )
+    if "fsdp" not in given:
         return Degrees(**{**given, "fsdp": devices // others})
     raise SchedsimError(
         f"--devices {devices} is not the product of the degrees, {degrees.num_devices}",
@@ -85,11 +90,12 @@ def whole_degrees(devices: int | None, given: dict[str, int]) -> Degrees:
 
 @checked
 def cluster(
-    preset: str,
+    preset: str | Architecture,
     *,
     devices: int | None = None,
     device: str = "h100-80gb",
     efficiency: float | None = None,
+    flash: int = 2,
     **options: Any,
 ) -> ClusterPrediction:
     """Memory of every rank and time of a training step on a cluster.
@@ -98,7 +104,7 @@ def cluster(
     ----------
     preset
         A name in `schedsim.clusters.ARCHITECTURES`, or ``hf:`` before the path of a
-        ``config.json`` or the name of a published model.
+        ``config.json`` or the name of a published model; or a model of one's own.
     devices
         Number of devices; by default the product of the degrees. ``fsdp`` takes devices that the
         degrees leave.
@@ -106,6 +112,8 @@ def cluster(
         A name that `schedsim.clusters.get_fabric` takes.
     efficiency
         Share of the device's arithmetic peak that its ops reach, in (0, 1]; calibrated by default.
+    flash
+        Which FlashAttention runs: 1, 2, or on Hopper 3.
     **options
         Degrees (``fsdp``, ``replicate``, ``tensor``, ``pipeline``, ``context``, ``expert``) and
         settings (``seq``, ``batch``, ``recompute``, ...), the fields of
@@ -134,14 +142,10 @@ def cluster(
     (8, True)
     """
     model = get_architecture(preset)
-    if efficiency is not None and not 0 < efficiency <= 1:
-        raise SchedsimError(
-            f"--efficiency {efficiency} is not in (0, 1]", hint="0.5 is half of the peak"
-        )
     degrees, settings = split_options(with_libraries(options, model))
     return predict(
         model,
         whole_degrees(devices, degrees),
         Training(**settings),
-        get_fabric(device, efficiency),
+        get_fabric(device, efficiency, flash),
     )

@@ -28,10 +28,11 @@ def casts_to_float8(model: Architecture, training: Training) -> bool:
     """Whether the layers of `model` are written with the casts of their products.
 
     Layers of experts or with latent attention are not: torchtitan leaves experts in 16 bits. Nor
-    are those without a norm before their products, which would make the cast.
+    are those without a norm before their products, which would make the cast, nor those whose
+    tensor-parallel ranks keep the whole sequence.
     """
     plain = model.experts is None and model.gated and not model.attention.kv_rank
-    plain = plain and model.pre_norm
+    plain = plain and model.pre_norm and not training.whole_sequence
     as_compiled = training.compiled and not (training.eager_attention or training.regather)
     return training.float8 and as_compiled and plain and training.state == "fsdp2"
 

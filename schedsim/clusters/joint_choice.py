@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+from ..checks.checked_arguments import checked
 from ..errors import SchedsimError
-from ..units import format_bytes_short
+from ..units import format_bytes_short, parse_bytes
 from ..workloads.architecture import Architecture
 from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
@@ -26,7 +27,7 @@ from .fabric import Fabric, get_fabric
 from .facade import split_options, with_libraries
 from .kept_names import without_host
 from .launch_settings import POLICIES, check_framework, has_order
-from .prediction import ClusterPrediction
+from .prediction import ClusterPrediction, check_device
 from .rank_memory import (
     RankMemory,
     first_micro_batch_bytes,
@@ -307,9 +308,10 @@ class _Search:
         return needed <= self.budget_bytes
 
 
+@checked
 def choose(
-    preset: str,
-    budget_bytes: int,
+    preset: str | Architecture,
+    budget_bytes: int | str,
     *,
     devices: int,
     global_batch: int,
@@ -325,7 +327,7 @@ def choose(
     preset, device, efficiency
         As in `schedsim.cluster`.
     budget_bytes
-        Bytes that each device may reserve.
+        Bytes that each device may reserve, or a size like ``"80GB"``.
     devices
         Number of devices.
     global_batch
@@ -342,7 +344,8 @@ def choose(
         keeps may lie in host memory (true by default), and ``host_bytes``: the most of it for each
         device (no limit by default). And ``framework``: one of
         `schedsim.clusters.launch_settings.FRAMEWORKS`, whose settings have to say the step: one
-        recomputation for all ranks, of those that it has words for.
+        recomputation for all ranks, of those that it has words for. And ``flash``, as in
+        `schedsim.cluster`.
 
     Returns
     -------
@@ -359,7 +362,11 @@ def choose(
     >>> found.optimal, found.best.training.recompute
     (True, 'none')
     """
-    model, fabric = get_architecture(preset), get_fabric(device, efficiency)
+    budget_bytes = _budget(budget_bytes)
+    if effort < 1:
+        raise SchedsimError(f"--effort {effort} is not 1 or more", hint="40 by default")
+    fabric = get_fabric(device, efficiency, options.pop("flash", 2))
+    model = get_architecture(preset)
     keep, offload = options.pop("keep", True), options.pop("offload", True)
     for name, value in (("keep", keep), ("offload", offload)):
         if not isinstance(value, bool):
@@ -373,6 +380,7 @@ def choose(
     if framework is not None:
         check_framework(framework)
     space = _space(devices, global_batch, with_libraries(options, model))
+    check_device(space.training, fabric)
     search = _Search(
         model,
         fabric,
@@ -388,9 +396,10 @@ def choose(
         if framework is None or has_order(framework, one.training.schedule)
     ]
     if not every:
+        space.check(model, fabric)
         raise SchedsimError(
-            f"no degrees fit {devices} devices and {global_batch} sequences",
-            hint="the data-parallel ranks must divide --global-batch",
+            f"{framework} has no order of micro-batches for what is given",
+            hint="leave degrees out, or --launch",
         )
     able = [one for one in map(search.bounded, every) if one is not None]
     able.sort(key=lambda one: (one.estimate_s, one.bound_s))
@@ -464,6 +473,15 @@ def entries_of(
     return [one for one in found if offload or without_host(one) == one]
 
 
+def _budget(value: float | str) -> int:
+    """The bytes that `value` stands for."""
+    if isinstance(value, str):
+        return parse_bytes(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise SchedsimError(f"budget {value!r} is not a number of bytes", hint='or "80GB"')
+    return int(value)
+
+
 def _space(devices: int, global_batch: int, options: dict[str, Any]) -> SearchSpace:
     for name in _CHOSEN:
         if name in options:
@@ -474,6 +492,7 @@ def _space(devices: int, global_batch: int, options: dict[str, Any]) -> SearchSp
     fixed, settings = split_options(options)
     Degrees(**fixed).check_numbers()
     training = Training(**settings)
+    training.check_types()
     training.check_numbers()
     return SearchSpace(devices, global_batch, fixed, training)
 

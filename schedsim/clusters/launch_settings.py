@@ -94,6 +94,7 @@ def _check(found: ClusterPrediction, framework: str) -> None:
         (training.loss_chunks > 1, "no chunks of the loss in these settings", "--loss-chunks 1"),
         (training.eager_attention and titan, "no eager attention", "leave it out"),
         (training.float8 and titan and not training.compiled, "no eager 8 bits", "add --compile"),
+        (training.whole_sequence and titan, "no whole sequences", "leave out --whole-sequence"),
         (training.async_tensor and not titan, "no asynchronous tensor parallelism", "leave it out"),
         (
             fsdp2 and not titan and degrees.pipeline * degrees.expert > 1,
@@ -144,6 +145,7 @@ def _torchtitan(found: ClusterPrediction) -> str:
         "pipeline_parallel_degree": degrees.pipeline,
         "context_parallel_degree": degrees.context,
         "expert_parallel_degree": degrees.expert,
+        **({"expert_tensor_parallel_degree": degrees.expert_parts} if found.model.experts else {}),
     }
     if degrees.pipeline > 1:
         tables["parallelism"] |= {
@@ -198,12 +200,13 @@ def _megatron(found: ClusterPrediction) -> str:
         f"--pipeline-model-parallel-size {degrees.pipeline}",
         f"--context-parallel-size {degrees.context}",
         f"--expert-model-parallel-size {degrees.expert}",
+        *(["--expert-tensor-parallel-size 1"] if degrees.whole_experts else []),
         f"--micro-batch-size {training.micro_batch(degrees)}",
         f"--global-batch-size {training.batch * degrees.data}",
         f"--seq-length {training.seq}",
         "--bf16",
     ]
-    if degrees.tensor > 1:
+    if training.sequence_ranks(degrees) > 1:
         words.append("--sequence-parallel")
     if degrees.pipeline > 1:
         stages = split_stages(found.model, degrees, training)

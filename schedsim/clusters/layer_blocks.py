@@ -39,7 +39,7 @@ class BlockWriter:
         self.tokens = tokens
         self.fabric = fabric
         self.whole = tokens * model.hidden * ELEMENT
-        self.part = self.whole // degrees.tensor
+        self.part = self.whole // training.sequence_ranks(degrees)
         self.tape = Tape({"x": self.part, GRADIENT: self.part, "W": 0})
         self.weights: dict[str, int] = {}
 
@@ -165,12 +165,54 @@ class BlockWriter:
     def gather(self, given: str, made: str) -> str:
         """The whole sequence from its parts on the tensor-parallel ranks."""
         ranks = self.degrees.tensor
+        if ranks > 1 and self.training.whole_sequence:
+            self.tape.then(lambda: self._sum_gradient(given, made))
+            return given
         return given if ranks == 1 else self._message(given, made, ranks, 1, "gather")
 
     def scatter(self, given: str, made: str) -> str:
         """The sum over tensor-parallel ranks, each with its part of the sequence."""
         ranks = self.degrees.tensor
+        if ranks > 1 and self.training.whole_sequence:
+            return self._summed(given, made)
         return given if ranks == 1 else self._message(given, made, 1, ranks, "scatter")
+
+    def _summed(self, given: str, made: str) -> str:
+        """The sum over tensor-parallel ranks on each of them; all have its gradient."""
+        tape, size = self.tape, self.tape.sizes[given]
+        tape.run(
+            RankOp(
+                made,
+                (given,),
+                {made: size},
+                stream="tensor",
+                link_s=self._all_reduce_s(size),
+                kind="scatter",
+            ),
+            lambda: tape.give(given, tape.gradient(made)),
+        )
+        return made
+
+    def _sum_gradient(self, given: str, name: str) -> None:
+        """Each tensor-parallel rank has a part of the gradient of `given`; they are added up."""
+        tape, size = self.tape, self.tape.sizes[given]
+        part, total = tape.gradient(given), f"d.{given}.sum"
+        tape.emit(
+            RankOp(
+                f"{name}'",
+                (part,),
+                {total: size},
+                stream="tensor",
+                link_s=self._all_reduce_s(size),
+                kind="scatter",
+                in_place={total: part},
+            )
+        )
+        tape.replace_gradient(given, total)
+
+    def _all_reduce_s(self, size_bytes: int) -> float:
+        ranks = self.degrees.tensor
+        return self.fabric.all_reduce_s(size_bytes, ranks, ranks)
 
     @property
     def _is_cut(self) -> bool:

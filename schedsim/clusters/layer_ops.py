@@ -85,25 +85,35 @@ class LayerWriter(AttentionWriter):
     def _experts(self, given: str) -> str:
         experts, degrees = self.model.experts, self.degrees
         assert experts is not None
-        whole = self.gather(self._before(given, "n2"), "n2.whole")
-        scores = self.product(whole, "scores", self.model.hidden, experts.num_routed)
+        alone = degrees.whole_experts  # each tensor-parallel rank sends the tokens of its part
+        normed = self._before(given, "n2")
+        whole = normed if alone else self.gather(normed, "n2.whole")
+        tokens = self.tokens // (degrees.tensor if alone else 1)
+        scores = self.product(whole, "scores", self.model.hidden, experts.num_routed, tokens)
         # Tensor-parallel ranks split the width of every expert, expert-parallel ranks the experts.
-        sent_tokens = self.tokens * experts.num_active
+        sent_tokens = tokens * experts.num_active
         sent = self.pointwise((whole,), "sent", sent_tokens * self.model.hidden * ELEMENT)
         ready = self._exchange(sent, "arrived")
         local = experts.num_routed // degrees.expert
         before = dict(self.weights)
-        routed = self._perceptron(ready, "e.", experts.width // degrees.tensor, sent_tokens)
+        width = experts.width // degrees.expert_parts
+        routed = self._perceptron(ready, "e.", width, sent_tokens)
         for one, size in self.weights.items():
             if one not in before:
                 self.weights[one] = size * local
         back = self._exchange(routed, "returned")
-        mixed = self.pointwise((back, scores), "combined", self.whole, saved=(back, scores))
+        size = self.part if alone else self.whole
+        mixed = self.pointwise((back, scores), "combined", size, saved=(back, scores))
+        shared = ""
         if experts.shared_width:
             width = experts.shared_width // degrees.tensor
-            mixed = self.add(mixed, self._perceptron(whole, "s.", width, self.tokens), "m.sum")
-        part = self._after(self.scatter(mixed, "m.part"), "m.normed")
-        return self.add(given, part, "out")
+            read = self.gather(normed, "n2.whole") if alone else whole
+            shared = self._perceptron(read, "s.", width, self.tokens)
+            if alone:
+                shared = self.scatter(shared, "s.part")
+            mixed = self.add(mixed, shared, "m.sum")
+        part = mixed if alone else self.scatter(mixed, "m.part")
+        return self.add(given, self._after(part, "m.normed"), "out")
 
     def _exchange(self, given: str, made: str) -> str:
         """Each token to the rank that holds its expert, or back."""
@@ -111,7 +121,7 @@ class LayerWriter(AttentionWriter):
         if ranks == 1:
             return given
         size = tape.sizes[given]
-        seconds = self.fabric.all_to_all_s(size, ranks, ranks * self.degrees.tensor)
+        seconds = self.fabric.all_to_all_s(size, ranks, ranks * self.degrees.expert_parts)
 
         def undo() -> None:
             d = tape.new_gradient(given)

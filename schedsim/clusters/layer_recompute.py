@@ -18,7 +18,9 @@ from .training import Training
 def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
     """The tensors of a layer's forward that are kept for its backward, read there or not.
 
-    ``core`` runs only attention again, and keeps its inputs (Korthikanti et al. 2022, section 5). A
+    ``core`` runs only attention again, and keeps its inputs (Korthikanti et al. 2022, section 5).
+    ``selective`` counts neither the router's product nor those of grouped experts, which are not
+    among the ops that torchtitan's policy keeps. A
     compiled layer without a policy keeps the tensors that a product or an attention of the backward
     reads, and the outputs of these ops; the rest is recomputed in the kernel that reads it, as
     PyTorch's partitioner recomputes nothing that the backward would have to write to memory.
@@ -42,8 +44,8 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
     read = {t for op in layer.backward if op.kind in ("product", "attention") for t in op.reads}
     products = 0
     for op in layer.forward:
-        if op.kind == "product" and op.name != "scores":
-            products += 1
+        counts = op.kind == "product" and not _is_routed(op)
+        products += counts
         if op.kind == "gather" and training.regather:
             keeps = False
         elif policy == "core":
@@ -52,11 +54,15 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
             fused = training.compiled and op.kind in ("pointwise", "complex")
             keeps = not fused or bool(read & set(op.writes))
         else:
-            even = op.kind == "product" and products % 2 == 1
-            keeps = even or op.kind in ("attention", "scatter")
+            keeps = (counts and products % 2 == 1) or op.kind in ("attention", "scatter")
         if keeps:
             kept |= _lasting(op)
     return kept
+
+
+def _is_routed(op: RankOp) -> bool:
+    """Whether a product is the router's, or one of the routed experts."""
+    return op.name == "scores" or op.name.startswith("e.")
 
 
 def _lasting(op: RankOp) -> set[str]:

@@ -39,6 +39,9 @@ class Libraries:
     held_outputs
         Every stage of a pipeline holds its outputs to the end of the step (PyTorch up to 2.7).
         Otherwise the last stage alone does.
+    dropped_outputs
+        The last stage of a pipeline is told to return no outputs (``return_outputs=False``,
+        torchtitan since October 2025). Otherwise they are held to the next step.
     packed_apart
         Packed gradients lie in memory of the stream that reduces them, and are freed with it
         (PyTorch up to 2.4). Otherwise they lie beside activations, until others are packed.
@@ -51,6 +54,7 @@ class Libraries:
     handed_always: bool = False
     held_messages: bool = False
     held_outputs: bool = False
+    dropped_outputs: bool = False
     packed_apart: bool = False
     whole_heads: bool = False
 

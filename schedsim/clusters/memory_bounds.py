@@ -14,6 +14,7 @@ import numpy as np
 
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
+from .rank_loss import logits_copies
 from .rank_memory import representative_micro_batches
 from .rank_moments import BackwardMoment, moment_tables, moments_of
 from .stages import StageParts, end_parameters, layer_shard, layer_share
@@ -157,7 +158,8 @@ def _with_gathered(
         total += moments.gathered @ np.array([one.gathered for one in rank.sizes], dtype=np.int64)
         total += moments.summed @ np.array(sums, dtype=np.int64)
     most = 0
-    if degrees.pipeline > 1 and gathers and any(stage.head for stage in rank.stages):
+    returns = degrees.pipeline > 1 and gathers and not training.libraries.dropped_outputs
+    if returns and any(stage.head for stage in rank.stages):
         # The last stage's outputs of all micro-batches, and once more in one.
         most = rank.lasting_bytes + 2 * training.micro_batches(degrees) * _raw_bytes(training, rank)
     for k, (stage, one) in enumerate(zip(rank.stages, kept, strict=True)):
@@ -166,7 +168,7 @@ def _with_gathered(
             continue
         size = total[here]
         if stage.head:
-            if degrees.pipeline > 1 and gathers:
+            if returns:
                 earlier = training.micro_batches(degrees) - played  # these are not played
                 size += (moments.num_outputs[here] - 1 + earlier) * _raw_bytes(training, rank)
             most = max(most, int(size.max()) + _loss_bytes(degrees, training, rank, stage))
@@ -206,8 +208,7 @@ def _sharded(
 
 
 def _raw_bytes(training: Training, rank: RankSizes) -> int:
-    whole = training.compiled_loss or training.loss_chunks > 1
-    return rank.logits_bytes // (2 if whole else 6)
+    return rank.logits_bytes // logits_copies(training)
 
 
 def _loss_bytes(degrees: Degrees, training: Training, rank: RankSizes, stage: StageParts) -> int:
@@ -216,4 +217,5 @@ def _loss_bytes(degrees: Degrees, training: Training, rank: RankSizes, stage: St
     Without a layer, that output is a message, whose buffer may be resident.
     """
     output = rank.part_bytes if stage.layers else 0
-    return rank.logits_bytes + rank.part_bytes * degrees.tensor + output
+    whole = rank.part_bytes * training.sequence_ranks(degrees)
+    return rank.logits_bytes + whole + output

@@ -89,6 +89,7 @@ class ClusterPrediction:
             "num_parameters": self.model.num_parameters,
             "device": self.fabric.device.name,
             "efficiency": self.fabric.efficiency,
+            "attention_share": self.fabric.attention_share,
             "degrees": asdict(self.degrees),
             "training": asdict(self.training),
             "peak_bytes": self.peak_bytes,
@@ -118,6 +119,15 @@ class ClusterPrediction:
         )
 
 
+def check_device(training: Training, fabric: Fabric) -> None:
+    """Raise `SchedsimError`, naming the option, where a device cannot run the settings."""
+    if training.float8 and not fabric.float8_gain:
+        raise SchedsimError(
+            f"--float8: no rate of {fabric.device.name} in 8 bits is known here",
+            hint="leave it out, or take an h100-80gb",
+        )
+
+
 def predict(
     model: Architecture, degrees: Degrees, training: Training, fabric: Fabric
 ) -> ClusterPrediction:
@@ -135,11 +145,7 @@ def predict(
     degrees.check(model)
     training.check(model, degrees)
     check_kept_names(model, degrees, training, fabric)
-    if training.float8 and not fabric.float8_gain:
-        raise SchedsimError(
-            f"--float8: no rate of {fabric.device.name} in 8 bits is known here",
-            hint="leave it out, or take an h100-80gb",
-        )
+    check_device(training, fabric)
     ranks = tuple(
         rank_memory(model, degrees, training, fabric, rank) for rank in range(degrees.pipeline)
     )

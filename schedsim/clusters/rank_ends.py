@@ -1,20 +1,17 @@
-"""Embedding, head and loss of a rank that holds them, and the end of its step."""
+"""The embedding of a rank that holds it, gradients of both ends, and the end of its step."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
 from ..dataflow.graph import Op
-from .layer_blocks import norm_moves
-from .rank_units import UnitWriter
-from .stages import StageParts
+from .rank_loss import LossWriter
 
 
-class EndWriter(UnitWriter):
-    """Writes the ops before the first layer and after the last."""
+class EndWriter(LossWriter):
+    """Writes the ops before the first layer, and those at the end of a step."""
 
     _earlier: tuple[str, ...] = ()  # outputs of micro-batches that are not played
-    _named = "L before"  # the logits that a variable of the loop holds
 
     def _ends(self, which: str) -> str:
         names = {unit for stage in self.stages.values() for unit in self._end_units(stage)}
@@ -26,28 +23,34 @@ class EndWriter(UnitWriter):
     def _passing(self, name: str) -> dict[str, int]:
         """The whole sequence beside its part, and once more as it is cut or put together."""
         copies = self.training.micro_batch(self.degrees) > 1 and not self.training.async_tensor
-        whole = self.part * self.degrees.tensor
-        return {f"A {name} copy": whole} if self.degrees.tensor > 1 and copies else {}
+        return {f"A {name} copy": self.whole} if self._splits_sequence and copies else {}
+
+    @property
+    def _splits_sequence(self) -> bool:
+        return self.training.sequence_ranks(self.degrees) > 1
+
+    @property
+    def _exchange_s(self) -> float:
+        """Seconds in which parts of a sequence become whole; or whole ones are added up."""
+        ranks = self.degrees.tensor
+        times = 2 if self.training.whole_sequence else 1
+        return times * self.fabric.gather_s(self.whole, ranks, ranks)
 
     def _embed(self, micro: int) -> None:
-        whole = {f"A rows {micro}": self.part * self.degrees.tensor}
-        link = self.fabric.gather_s(
-            self.part * self.degrees.tensor, self.degrees.tensor, self.degrees.tensor
-        )
         self._add(
             Op(
                 f"embed {micro}",
                 "forward",
-                self.fabric.op_s(0, 0, 2 * self.part) + link,
+                self.fabric.op_s(0, 0, 2 * self.part) + self._exchange_s,
                 0,
                 self._end_reads("embedding"),
-                (whole if self.degrees.tensor > 1 else {})
+                ({f"A rows {micro}": self.whole} if self._splits_sequence else {})
                 | self._passing(f"rows {micro}")
                 | {f"A x 0 {micro}": self.part},
             )
         )
 
-    def _end_gradient(self, which: str, micro: int) -> dict[str, int]:
+    def _end_gradient(self, which: str, micro: int | str) -> dict[str, int]:
         """Where the gradient of an end's matrix is written; embedding and head may share it."""
         if self.training.state == "megatron":
             return {}
@@ -107,9 +110,9 @@ class EndWriter(UnitWriter):
         if split and not self._sums_whole_embedding:
             writes = {f"{name} whole": size for name, size in writes.items()}
         reads: tuple[str, ...] = (f"D x 0 {micro}",)
-        if self.degrees.tensor > 1:
+        if self._splits_sequence:
             rows = f"D rows {micro}"
-            made = self._passing(f"rows' {micro}") | {rows: self.part * self.degrees.tensor}
+            made = self._passing(f"rows' {micro}") | {rows: self.whole}
             self._add(Op(f"rows' {micro}", "backward", 0.0, 0, reads, made))
             reads += (rows,)
         workspace = self._embedding_workspace if writes else 0
@@ -117,189 +120,6 @@ class EndWriter(UnitWriter):
         if not part.keys() <= writes.keys():
             self._add(Op(f"own {micro}", "backward", 0.0, 0, tuple(writes), part))
         self._keep_end("embedding", micro)
-
-    def _head(self, stage: StageParts, micro: int) -> None:
-        model, t, training = self.model, self.degrees.tensor, self.training
-        last, whole = stage.layers.stop, self.part * t
-        columns = -(-model.vocab // t)
-        logits = self.tokens * columns * 2
-        flops = 2.0 * self.tokens * model.hidden * columns
-        weights = self._end_reads("head")
-        op_s, link = self.fabric.op_s, self.fabric.gather_s(whole, t, t)
-        x, n = f"A x {last} {micro}", f"A final {micro}"
-        self._add(
-            Op(
-                f"norm {micro}",
-                "forward",
-                op_s(0, 0, norm_moves(training)[0] * self.part) + link,
-                0,
-                (x, *weights),
-                self._passing(f"final {micro}") | self._wide_norm(micro) | {n: whole},
-            )
-        )
-        raw = f"L raw {micro}"
-        moved = logits + 2 * whole
-        first = f"L plain {micro}" if model.logit_cap else raw
-        made = {first: logits}
-        self._add(Op(f"logits {micro}", "forward", op_s(flops, 0, moved), 0, (n, *weights), made))
-        if model.logit_cap:
-            # A division, a tanh that keeps its output, and a product.
-            made = {f"L tanh {micro}": logits, raw: logits}
-            self._add(Op(f"cap {micro}", "forward", op_s(0, 0, 6 * logits), 0, (first,), made))
-        if training.compiled_loss:
-            # One kernel: statistics of each row are kept, and the logits themselves.
-            extra = 2 * logits if training.wide_logits else 0
-            writes = {f"L rows {micro}": 8 * self.tokens}
-            if extra:
-                writes[f"L wide {micro}"] = extra
-            self._add(Op(f"loss {micro}", "forward", op_s(0, 0, logits + extra), 0, (raw,), writes))
-            self._hold_logits(f"L wide {micro}" if extra else raw)
-            return
-        parts = training.loss_chunks
-        for k in range(parts):
-            chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
-            wide, chance = f"L wide {k} {micro}", f"L chance {k} {micro}"
-            size = 2 * logits // parts
-            self._add(
-                Op(
-                    f"wide {chunk}",
-                    "forward",
-                    op_s(0, 0, 3 * logits // parts),
-                    0,
-                    (raw,),
-                    {wide: size},
-                )
-            )
-            self._add(
-                Op(
-                    f"loss {chunk}",
-                    "forward",
-                    op_s(0, 0, 2 * size),
-                    # Over a split vocabulary, exponents are a tensor of their own.
-                    size if t > 1 else 0,
-                    (wide,) if training.wide_logits else (wide, raw),
-                    {chance: size},
-                )
-            )
-            self._hold_logits(wide if training.wide_logits else raw)
-
-    def _wide_norm(self, micro: int) -> dict[str, int]:
-        """What the last norm keeps where norms convert their input, as those of layers do."""
-        if not self.training.libraries.wide_norm:
-            return {}
-        return {f"A final.wide {micro}": 2 * self.part, f"A final.plain {micro}": self.part}
-
-    def _hold_logits(self, made: str) -> None:
-        """The loop's variable lets go of the logits before, and holds these."""
-        if self.training.held_logits and self.one_stream:
-            self._add(Op(f"name {made}", "forward", reads=(self._named,)))
-            self.results = [one for one in self.results if one != self._named]
-            self.results.append(made)
-            self._named = made
-
-    def _hold_logits_before(self) -> None:
-        """The logits of the step before, which the loop's variable holds."""
-        if self.training.held_logits and self.one_stream:
-            wide = 2 if self.training.wide_logits else 1
-            size = 2 * wide * self.tokens * -(-self.model.vocab // self.degrees.tensor)
-            self._add(Op("logits before", "forward", writes={self._named: size}))
-
-    def _head_backward(self, micro: int) -> None:
-        model, t, training = self.model, self.degrees.tensor, self.training
-        stage = next(one for one in self.stages.values() if one.head)
-        last, whole = stage.layers.stop, self.part * t
-        columns = -(-model.vocab // t)
-        logits = self.tokens * columns * 2
-        flops = 2.0 * self.tokens * model.hidden * columns
-        weights = self._end_reads("head")
-        op_s, link = self.fabric.op_s, self.fabric.gather_s(whole, t, t)
-        grad = f"L grad {micro}"
-        if training.compiled_loss:
-            rows = (f"L rows {micro}",)
-            wide = training.wide_logits
-            source, between = f"L {'wide' if wide else 'raw'} {micro}", f"L wide' {micro}"
-            reads, size = (*rows, source), 2 * logits if wide else logits
-            target = {between: size} if wide else {grad: logits}
-            self._add(Op(f"loss' {micro}", "backward", op_s(0, 0, 3 * size), 0, reads, target))
-            if wide:
-                moved = op_s(0, 0, size + logits)
-                self._add(Op(f"wide' {micro}", "backward", moved, 0, (between,), {grad: logits}))
-        else:
-            self._loss_backward(micro, grad, logits)
-        if model.logit_cap:
-            capped, grad = grad, f"L grad plain {micro}"
-            reads = (capped, f"L tanh {micro}")
-            self._add(
-                Op(f"cap' {micro}", "backward", op_s(0, 0, 7 * logits), 0, reads, {grad: logits})
-            )
-        n, x = f"A final {micro}", f"A x {last} {micro}"
-        made = {f"D final {micro}": whole} | self._end_gradient("head", micro)
-        self._add(
-            Op(
-                f"logits' {micro}",
-                "backward",
-                op_s(2 * flops, 0, 2 * logits + 3 * whole),
-                0,
-                (grad, n, *weights),
-                made,
-            )
-        )
-        self._add(
-            Op(
-                f"norm' {micro}",
-                "backward",
-                op_s(0, 0, norm_moves(training)[1] * self.part) + link,
-                0,
-                (f"D final {micro}", *(self._wide_norm(micro) or (x,)), *weights),
-                self._passing(f"final' {micro}") | {f"D x {last} {micro}": self.part},
-            )
-        )
-        self._keep_end("head", micro)
-
-    def _loss_backward(self, micro: int, grad: str, logits: int) -> None:
-        """Gradients of the logits, a chunk at a time; several are then put together."""
-        parts, op_s = self.training.loss_chunks, self.fabric.op_s
-        size, found = 2 * logits // parts, []
-        for k in reversed(range(parts)):
-            chunk = f"{k} {micro}" if parts > 1 else f"{micro}"
-            chance, picked, wide = (
-                f"L {what} {k} {micro}" for what in ("chance", "picked", "wide'")
-            )
-            made = f"{grad} {k}" if parts > 1 else grad
-            self._add(
-                Op(
-                    f"picked {chunk}",
-                    "backward",
-                    op_s(0, 0, size),
-                    0,
-                    (chance,),
-                    {picked: size},
-                )
-            )
-            self._add(
-                Op(
-                    f"loss' {chunk}",
-                    "backward",
-                    op_s(0, 0, 3 * size),
-                    size if self.degrees.tensor > 1 else 0,
-                    (chance, picked),
-                    {wide: size},
-                )
-            )
-            self._add(
-                Op(
-                    f"wide' {chunk}",
-                    "backward",
-                    op_s(0, 0, size),
-                    0,
-                    (wide,),
-                    {made: size // 2},
-                )
-            )
-            found.append(made)
-        if parts > 1:
-            moved = op_s(0, 0, 2 * logits)
-            self._add(Op(f"join {micro}", "backward", moved, 0, tuple(found), {grad: logits}))
 
     @property
     def _embedding_workspace(self) -> int:
@@ -326,13 +146,15 @@ class EndWriter(UnitWriter):
     def _outputs(self) -> dict[str, int]:
         """What each micro-batch leaves to the next step: name without its number -> bytes.
 
-        The last stage's outputs stay, and where they are DTensors, what made them: the buffer with
-        the stage's input.
+        The last stage's outputs stay unless they are dropped, and where they are DTensors, what
+        made them: the buffer with the stage's input.
         """
         if not self._sums_in_pipeline:
             return {}
         libraries, found = self.training.libraries, {}
         for stage in self.stages.values():
+            if stage.head and libraries.dropped_outputs:
+                continue
             if stage.head:
                 found["L raw"] = self.tokens * -(-self.model.vocab // self.degrees.tensor) * 2
                 if self.degrees.tensor > 1 and not (libraries.held_messages or stage.embedding):

@@ -21,7 +21,7 @@ from .float8_layer import gathers_float8, write_layer
 from .kept_names import kept_names, split_host
 from .layer_ops import LayerOps
 from .layer_recompute import kept_tensors, offloaded_tensors, repeated_ops
-from .rank_ends import EndWriter
+from .rank_head import HeadWriter
 from .stages import StageParts, layer_policies
 from .tape import RankOp
 from .training import Training
@@ -65,7 +65,7 @@ class _OpForm:
     in_place: tuple[tuple[int, int], ...]
 
 
-class LayerOpsWriter(EndWriter):
+class LayerOpsWriter(HeadWriter):
     """Writes the ops of layers, and the copies of offloaded ones."""
 
     def __init__(

@@ -18,7 +18,7 @@ from .compiled_buffers import hand_over
 from .degrees import Degrees
 from .fabric import Fabric
 from .rank_step import RankStep, kind_of
-from .stages import StageParts, rank_parameters, rank_stages, split_stages
+from .stages import StageParts, rank_parameters, rank_stages, routed_share, split_stages
 from .training import Training
 from .unit_shares import UnitShares, in_shares, tensor_by_tensor
 
@@ -96,12 +96,13 @@ def lasting_bytes(
 
     With ``fsdp2``, ZeRO stage 3 of Rajbhandari et al. 2020 (arXiv 1910.02054, figure 1) with
     everything in fp32: 4 + 4 + 8 bytes per parameter over the shards, gradients not counted here.
-    With ``megatron``, stage 1: 2 + 4 bytes on every rank, and 12 over the data-parallel ranks.
+    With ``megatron``, stage 1: 2 + 4 bytes on every rank, and 12 over the data-parallel ranks, or,
+    of an expert, over those that hold the same one.
     """
     whole, shard = rank_parameters(model, degrees, stages)
     count = degrees.pipeline * training.num_chunks
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
-    part = tokens * model.hidden * 2 // degrees.tensor
+    part = tokens * model.hidden * 2 // training.sequence_ranks(degrees)
     ends = sum((one.number > 0) + (one.number < count - 1) for one in stages)
     held = training.libraries.held_messages
     messages = ends * training.micro_batches(degrees) * part if held else 0
@@ -109,7 +110,11 @@ def lasting_bytes(
         return LastingBytes(4 * shard, 0, 8 * shard, messages)
     if training.state == "megatron":
         ranks = degrees.data * degrees.context
-        return LastingBytes(2 * whole, 4 * whole, -(-12 * whole // ranks), 0)
+        experts = sum(routed_share(model, degrees, i) for one in stages for i in one.layers)
+        common = -(-12 * (whole - experts) // ranks)
+        same = ranks * degrees.tensor // (degrees.expert * degrees.expert_parts)
+        moments = common + -(-12 * experts // same)
+        return LastingBytes(2 * whole, 4 * whole, moments, 0)
     return LastingBytes(2 * whole, 0, 4 * whole, 0)
 
 

@@ -109,7 +109,7 @@ def _pipeline_time(
             seen[key] = _stage_time(model, degrees, fixed, fabric, stage)
         times.append(seen[key])
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
-    part = tokens * model.hidden * 2 // degrees.tensor
+    part = tokens * model.hidden * 2 // training.sequence_ranks(degrees)
     forward = [forward_s for forward_s, _, _, _ in times]
     backward = [backward_s for _, backward_s, _, _ in times]
     order = order_arrays(training.schedule, degrees.pipeline, count, training.num_chunks)

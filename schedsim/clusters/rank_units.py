@@ -50,7 +50,8 @@ class UnitWriter:
         self._gathered: list[str] = []
         self.results: list[str] = []
         self.num_micro = 0
-        self.part = self.tokens * model.hidden * 2 // degrees.tensor
+        self.whole = self.tokens * model.hidden * 2
+        self.part = self.whole // training.sequence_ranks(degrees)
 
     @property
     def graph(self) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -90,17 +91,46 @@ class SearchSpace:
         a
         sequence; there are at least as many micro-batches as stages.
         """
-        for degrees in self._degrees(model, fabric):
-            if self.global_batch % degrees.data:
-                continue
-            batch = self.global_batch // degrees.data
-            for training in self._trainings(degrees, batch):
-                try:
-                    degrees.check(model)
-                    training.check(model, degrees)
-                except SchedsimError:
-                    continue
+        for degrees, training in self._every(model, fabric):
+            if self._refusal(model, degrees, training) is None:
                 yield StepSettings(degrees, training)
+
+    def check(self, model: Architecture, fabric: Fabric) -> None:
+        """Raise `SchedsimError` where there is no candidate: what is wrong with the first one."""
+        given = math.prod(
+            count for name, count in self.fixed.items() if name not in ("expert", "whole_experts")
+        )
+        if self.devices % given:
+            raise SchedsimError(
+                f"--devices {self.devices} is not a multiple of the degrees given, {given}",
+                hint="leave some of them out: the search chooses them",
+            )
+        first = None
+        for degrees, training in self._every(model, fabric):
+            found = self._refusal(model, degrees, training)
+            if found is None:
+                return
+            first = first or found
+        raise first or SchedsimError(
+            f"no degrees fit {self.devices} devices and {self.global_batch} sequences",
+            hint="the data-parallel ranks must divide --global-batch",
+        )
+
+    def _every(self, model: Architecture, fabric: Fabric) -> Iterator[tuple[Degrees, Training]]:
+        """Every choice, consistent or not."""
+        for degrees in self._degrees(model, fabric):
+            if self.global_batch % degrees.data == 0:
+                for training in self._trainings(degrees, self.global_batch // degrees.data):
+                    yield degrees, training
+
+    @staticmethod
+    def _refusal(model: Architecture, degrees: Degrees, training: Training) -> SchedsimError | None:
+        try:
+            degrees.check(model)
+            training.check(model, degrees)
+        except SchedsimError as error:
+            return error
+        return None
 
     def _degrees(self, model: Architecture, fabric: Fabric) -> Iterator[Degrees]:
         for tensor in self._choices("tensor", _divisors(self.devices, fabric.per_node)):
@@ -118,10 +148,13 @@ class SearchSpace:
                         ):
                             continue
                         shards = rest // replicate * context
-                        experts = _divisors(shards, 64) if model.experts else [1]
+                        whole = bool(self.fixed.get("whole_experts", False))
+                        ranks = shards * (tensor if whole else 1)
+                        experts = _divisors(ranks, 64) if model.experts else [1]
                         for expert in self._choices("expert", experts):
                             yield Degrees(
-                                rest // replicate, replicate, tensor, pipeline, context, expert
+                                *(rest // replicate, replicate, tensor, pipeline, context, expert),
+                                whole_experts=whole,
                             )
 
     def _choices(self, name: str, free: list[int]) -> list[int]:

@@ -71,7 +71,12 @@ def rank_stages(stages: list[StageParts], degrees: Degrees, rank: int) -> list[S
 def layer_share(model: Architecture, degrees: Degrees, layer: int) -> int:
     """Parameters of a layer on one rank before sharding: its part of products and of experts."""
     common = -(-model.shared_parameters(layer) // degrees.tensor)
-    return common + -(-model.routed_parameters(layer) // (degrees.tensor * degrees.expert))
+    return common + routed_share(model, degrees, layer)
+
+
+def routed_share(model: Architecture, degrees: Degrees, layer: int) -> int:
+    """Parameters of a layer's routed experts on one rank before sharding."""
+    return -(-model.routed_parameters(layer) // (degrees.expert_parts * degrees.expert))
 
 
 def layer_shard(model: Architecture, degrees: Degrees, layer: int) -> int:

@@ -17,6 +17,7 @@ from .layer_recompute import kept_tensors, offloaded_tensors, repeated_ops
 from .layer_spans import backward_ops, backward_peak_bytes, op_s, span_of
 from .layers_in_turn import LayerCosts, LayersInTurn
 from .memory_bounds import KeptByStage, LayerBytes, RankSizes, least_bytes, stage_sizes
+from .rank_loss import least_loss_bytes
 from .rank_memory import lasting_bytes
 from .rank_time import message_link
 from .stages import StageParts, layer_share, rank_stages, split_stages, stage_policies
@@ -164,7 +165,7 @@ class StepBounds:
     def layer_input_bytes(self, degrees: Degrees, training: Training) -> int:
         """Bytes of the input of a layer on a rank."""
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
-        return tokens * self.model.hidden * 2 // degrees.tensor
+        return tokens * self.model.hidden * 2 // training.sequence_ranks(degrees)
 
     def _gathered_bytes(self, degrees: Degrees, training: Training) -> int:
         """Least bytes of a parameter of a layer as it is gathered."""
@@ -231,17 +232,16 @@ class StepBounds:
     def _logits_bytes(self, degrees: Degrees, training: Training) -> int:
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
         logits = 2 * tokens * (self.model.vocab // degrees.tensor)
-        if training.compiled_loss or training.loss_chunks > 1:
-            return 2 * logits
-        return 6 * logits
+        return least_loss_bytes(training, logits)
 
     def layer_key(self, degrees: Degrees, training: Training, experts: bool) -> tuple[object, ...]:
         """All that the tensors of a layer depend on."""
         tokens = training.micro_batch(degrees) * training.seq // degrees.context
         return (
-            *(tokens, degrees.tensor, degrees.context, degrees.expert, training.seq, experts),
+            *(tokens, degrees.tensor, degrees.context, degrees.expert),
+            *(degrees.whole_experts, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
-            *(training.state, training.async_tensor, training.libraries),
+            *(training.state, training.async_tensor, training.whole_sequence, training.libraries),
             training.micro_batch(degrees) > 1,
         )
 

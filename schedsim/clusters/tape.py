@@ -86,6 +86,10 @@ class Tape:
         self.sizes.update(op.writes)
         self._undo.append(undo)
 
+    def then(self, undo: Callable[[], None]) -> None:
+        """Here `undo` is called when the tape is finished: no op of the forward goes with it."""
+        self._undo.append(undo)
+
     def emit(self, op: RankOp) -> None:
         """Append an op of the backward."""
         self.backward.append(op)
@@ -123,6 +127,10 @@ class Tape:
     def give(self, tensor: str, gradient: str) -> None:
         """Add `gradient` as a part, perhaps the only part, of the gradient of `tensor`."""
         self._gradients.setdefault(tensor, []).append(gradient)
+
+    def replace_gradient(self, tensor: str, gradient: str) -> None:
+        """`gradient` takes the place of all parts of the gradient of `tensor`."""
+        self._gradients[tensor] = [gradient]
 
     def new_gradient(self, tensor: str) -> str:
         """The name under which the next part of the gradient of `tensor` is written."""

@@ -52,7 +52,11 @@ class Training:
         3: parameters are gathered for the forward and again for the backward; 2: gathered once.
         With a pipeline, `fsdp2` always gathers once, as torchtitan does.
     loss_chunks
-        Number of chunks in which head and loss are computed.
+        Number of chunks in which the loss is computed.
+    chunked_head
+        Whether each of these chunks goes forward and backward through head and loss before the
+        next one, so that only its logits exist (torchtitan since April 2026, and fused losses).
+        Otherwise the logits are whole, and copies of them in chunks.
     state
         One of `STATES`.
     compiled_loss
@@ -67,6 +71,9 @@ class Training:
     regather
         Whether a gathered input of a product is gathered again for the backward instead of kept
         (Megatron).
+    whole_sequence
+        Tensor-parallel ranks keep the whole sequence between products, and sum what products make
+        over all of them (Megatron without ``--sequence-parallel``). Otherwise each keeps its part.
     optimizer_in_backward
         Each gradient is used as soon as it is there.
     async_tensor
@@ -94,12 +101,14 @@ class Training:
     float8: bool = False
     zero_stage: int = 3
     loss_chunks: int = 1
+    chunked_head: bool = False
     state: str = "fsdp2"
     compiled_loss: bool = False
     separate_head: bool = False
     fused_optimizer: bool = False
     eager_attention: bool = False
     regather: bool = False
+    whole_sequence: bool = False
     optimizer_in_backward: bool = False
     async_tensor: bool = False
     wide_logits: bool = False
@@ -114,6 +123,10 @@ class Training:
     def micro_batch(self, degrees: Degrees) -> int:
         """Sequences of one micro-batch."""
         return self.batch // self.micro_batches(degrees)
+
+    def sequence_ranks(self, degrees: Degrees) -> int:
+        """Tensor-parallel ranks that split the sequence between products."""
+        return 1 if self.whole_sequence else degrees.tensor
 
     def policies(self, num_layers: int, rank: int = 0) -> list[str]:
         """The policy of each of `num_layers` layers of a stage of pipeline rank `rank`.
@@ -131,6 +144,21 @@ class Training:
         """
         return policies_of(self.recompute, num_layers, rank)
 
+    def check_types(self) -> None:
+        """Raise `SchedsimError`, naming the option, if a setting is none of its kind."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(one.default, bool) and not isinstance(value, bool):
+                raise SchedsimError(f"{one.name} {value!r} is not true or false")
+        if not isinstance(self.recompute, str):
+            raise SchedsimError(
+                f"recompute {self.recompute!r} is no text", hint=f"one of {', '.join(RECOMPUTE)}"
+            )
+        if not isinstance(self.libraries, Libraries):
+            raise SchedsimError(
+                f"libraries {self.libraries!r} is no Libraries", hint='or give torch="2.8"'
+            )
+
     def check_numbers(self) -> None:
         """Raise `SchedsimError`, naming the option, if a number is none of its kind."""
         for name in ("seq", "batch", "num_chunks", "loss_chunks"):
@@ -139,12 +167,13 @@ class Training:
 
     def check(self, model: Architecture, degrees: Degrees) -> None:
         """Raise `SchedsimError`, naming the option, if settings contradict each other."""
+        self.check_types()
         self.check_numbers()
         _one_of("state", self.state, STATES)
         _one_of("schedule", self.schedule, tuple(ORDERS))
         if self.zero_stage not in (2, 3):
             raise SchedsimError(
-                f"--zero {self.zero_stage} is not 2 or 3",
+                f"--zero {self.zero_stage!r} is not 2 or 3",
                 hint="3 gathers parameters twice, 2 once; --state megatron is stage 1",
             )
         parts = self.recompute.count("/") + 1
@@ -161,7 +190,8 @@ class Training:
                 f"--batch {self.batch} is not a multiple of {count} micro-batches",
                 hint="give a --micro-batches that divides it",
             )
-        split = 2 * degrees.context * degrees.tensor if degrees.context > 1 else degrees.tensor
+        split = self.sequence_ranks(degrees)
+        split *= 2 * degrees.context if degrees.context > 1 else 1
         if self.seq % split:
             raise SchedsimError(
                 f"--seq {self.seq} is not a multiple of {split}",
@@ -186,6 +216,32 @@ class Training:
                 f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
                 hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
             )
+        if self.whole_sequence and degrees.whole_experts:
+            raise SchedsimError(
+                "--whole-experts with --whole-sequence is not modelled",
+                hint="each rank sends its part of the sequence: leave --whole-sequence out",
+            )
+        if model.positions and self.seq > model.positions:
+            raise SchedsimError(
+                f"--seq {self.seq} exceeds the {model.positions} positions of {model.name}",
+                hint=f"its positions are learned: --seq {model.positions} or less",
+            )
+        tokens = self.micro_batch(degrees) * self.seq // degrees.context
+        if self.loss_chunks > tokens:
+            raise SchedsimError(
+                f"--loss-chunks {self.loss_chunks} exceeds the {tokens} tokens of a rank",
+                hint="8 is common",
+            )
+        if self.chunked_head and degrees.pipeline > 1:
+            raise SchedsimError(
+                "--chunked-head with a pipeline is not modelled", hint="leave one of them out"
+            )
+        if self.chunked_head and self.seq // degrees.context % self.loss_chunks:
+            raise SchedsimError(
+                f"--loss-chunks {self.loss_chunks} does not divide the "
+                f"{self.seq // degrees.context} tokens of a rank's sequence",
+                hint="--chunked-head cuts sequences into equal parts",
+            )
         self._check_idle(model, degrees)
 
     def _check_idle(self, model: Architecture, degrees: Degrees) -> None:
@@ -196,11 +252,24 @@ class Training:
             (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
             (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),
             (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
-            (self.async_tensor, degrees.tensor > 1, "async_tensor", "it is of tensor"),
-            (self.loss_chunks > 1, not self.compiled_loss, "--loss-chunks", "or --compile-loss"),
+            (
+                self.async_tensor,
+                degrees.tensor > 1 and not self.whole_sequence,
+                "async_tensor",
+                "it is of tensor-parallel ranks that split the sequence",
+            ),
+            (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
+            (
+                self.loss_chunks > 1,
+                not self.compiled_loss or self.chunked_head,
+                "--loss-chunks",
+                "or --compile-loss",
+            ),
+            (self.chunked_head, self.loss_chunks > 1, "--chunked-head", "add --loss-chunks"),
             (
                 self.wide_logits,
-                self.compiled_loss or (self.held_logits and alone and self.loss_chunks == 1),
+                (self.compiled_loss and not self.chunked_head)
+                or (self.held_logits and alone and self.loss_chunks == 1),
                 "wide_logits",
                 "it is of a loss that is compiled, or of held_logits",
             ),

@@ -24,12 +24,12 @@ from ..clusters import (
 from ..errors import SchedsimError, did_you_mean
 from ..units import parse_bytes
 
-CLUSTER_RESULTS_VERSION = 2
+CLUSTER_RESULTS_VERSION = 3
 """To be raised when predictions change for the same settings."""
 
 KIND = "cluster"
 _SEARCH = ("global_batch", "effort", "keep", "offload")
-_OWN = ("preset", "devices", "device", "efficiency", "mem", "search", *_SEARCH)
+_OWN = ("preset", "devices", "device", "efficiency", "flash", "mem", "search", *_SEARCH)
 _DEVICE = "h100-80gb"
 _PLAIN = (str, int, float, bool)
 
@@ -191,7 +191,9 @@ def _run(settings: dict[str, Any], label: str, where: str) -> ClusterRun:
     mem = settings.pop("mem", None)
     try:
         model = get_architecture(preset)
-        fabric = get_fabric(settings.get("device", _DEVICE), settings.get("efficiency"))
+        fabric = get_fabric(
+            settings.get("device", _DEVICE), settings.get("efficiency"), settings.get("flash", 2)
+        )
         budget = parse_bytes(str(mem)) if mem is not None else fabric.device.memory_bytes
     except SchedsimError as error:
         raise SchedsimError(f"{where}: {error.message}", hint=error.hint) from None

@@ -13,7 +13,7 @@ import click
 _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--fsdp", "fsdp", int, "Ranks that shard parameters (FSDP); by default all that remain."),
     ("--replicate", "replicate", int, "Replicas of each group of such ranks (HSDP)."),
-    ("--tensor", "tensor", int, "Tensor-parallel ranks, sequence parallelism included."),
+    ("--tensor", "tensor", int, "Tensor-parallel ranks, with sequence parallelism."),
     ("--pipeline", "pipeline", int, "Ranks of the pipeline."),
     ("--context", "context", int, "Ranks that split the sequence."),
     ("--expert", "expert", int, "Ranks that split routed experts."),
@@ -47,6 +47,8 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
     ("--compile", "compiled", "Layers are compiled."),
     ("--float8", "float8", "Matrix products of the layers run in 8 bits."),
     ("--compile-loss", "compiled_loss", "Compile the loss."),
+    ("--whole-experts", "whole_experts", "Keep experts whole on tensor-parallel ranks (ETP 1)."),
+    ("--chunked-head", "chunked_head", "Compute head and loss chunk by chunk."),
     ("--separate-head", "separate_head", "Gather embedding and head separately."),
     ("--fused-optimizer", "fused_optimizer", "Use an optimizer without temporary copies."),
     (
@@ -58,6 +60,11 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
         "--regather",
         "regather",
         "Gather inputs again in the backward instead of keeping them (Megatron).",
+    ),
+    (
+        "--whole-sequence",
+        "whole_sequence",
+        "Keep the whole sequence on tensor-parallel ranks (no sequence parallelism).",
     ),
     (
         "--optimizer-in-backward",
@@ -80,6 +87,7 @@ class ClusterRequest:
     devices: int | None
     device: str
     efficiency: float | None
+    flash: int
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def words(self) -> dict[str, Any]:
@@ -88,6 +96,7 @@ class ClusterRequest:
             "devices": self.devices,
             "device": self.device,
             "efficiency": self.efficiency,
+            "flash": self.flash,
             **self.options,
         }
 
@@ -101,6 +110,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         devices: int | None,
         device: str,
         efficiency: float | None,
+        flash: int,
         **others: Any,
     ) -> Any:
         known = {name for _, name, _, _ in _OPTIONS} | {name for _, name, _ in _SWITCHES}
@@ -109,7 +119,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options = {
             k: value for k, value in given.items() if value is not None and value is not False
         }
-        request = ClusterRequest(preset, devices, device, efficiency, options)
+        request = ClusterRequest(preset, devices, device, efficiency, flash, options)
         return function(request=request, **others)
 
     made: Callable[..., Any] = wrapped
@@ -117,6 +127,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         made = click.option(flag, name, is_flag=True, help=text)(made)
     for flag, name, kind, text in reversed(_OPTIONS):
         made = click.option(flag, name, type=kind, help=text)(made)
+    made = click.option(
+        "--flash", type=int, default=2, help="Which FlashAttention runs: 1, 2 (default) or 3."
+    )(made)
     made = click.option(
         "--efficiency",
         type=float,

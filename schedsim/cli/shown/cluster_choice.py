@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,8 +37,6 @@ def searched(
             raise SchedsimError(f"--search needs {option}", hint=f"add {option}")
     words = request.words()
     if effort is not None:
-        if effort < 1:
-            raise SchedsimError(f"--effort {effort} is not at least 1", hint="40 by default")
         words["effort"] = effort
     assert budget is not None
     assert request.devices is not None
@@ -68,6 +67,14 @@ def nothing_fits(choice: ClusterChoice, as_json: bool) -> int:
             {"schema": "schedsim.cluster/1", "best": None, "least_bytes": choice.least_bytes}
         )
     least = format_bytes(choice.least_bytes) if choice.least_bytes else "more"
+    if math.isinf(choice.lower_bound_s):  # no candidate is left
+        click.echo(
+            f"error: none of {choice.num_candidates} candidates fits\n"
+            f"hint: the least that a candidate needs is {least}; more devices or shorter "
+            "sequences need less of each",
+            err=True,
+        )
+        return NO
     click.echo(
         f"error: none of {choice.num_candidates} candidates is known to fit, "
         f"{choice.num_simulated} of them simulated\n"

@@ -55,7 +55,7 @@ def test_a_trace(tmp_path):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--tensor", "3"], "not the product"),
+        (["--tensor", "3"], "not a multiple of the degrees, 3"),
         (["--pipeline", "8", "--batch", "3"], "not a multiple of 8 micro-batches"),
         (["--recompute", "half"], "--recompute 'half'"),
         (["--recompute", "keep=gat"], "no layer of llama3.2-1b has such an op"),
@@ -142,7 +142,16 @@ def test_every_option_is_seen(option, capsys):
     if option == "--chunks":
         without.pop("--schedule")  # one stage a device is the default order
     for given in (together("cluster", option), without):
+        if option == "--flash":
+            given["--seq"] = ("8192",)  # attention to few tokens takes as long as its bytes
         assert run(["cluster", *words(given), "--json"]) in (0, 1)
         found.append(json.loads(capsys.readouterr().out))
     seen = [(one["reserved_bytes"], one["peak_bytes"], one["step_s"]) for one in found]
     assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize(("batch", "says"), [("1", "1 sequence of 512"), ("2", "2 sequences of")])
+def test_one_sequence_is_not_several(batch, says, capsys):
+    """And several are not one."""
+    assert run([*SMALL, "--batch", batch]) == 0
+    assert says in capsys.readouterr().out

@@ -38,7 +38,9 @@ def test_nothing_fits(capsys):
     assert run([*SMALL, "--global-batch", "2", "--mem", "1GB"]) == 1
     error = capsys.readouterr().err
     assert "none of" in error
+    assert "candidates fits" in error  # each is too large by its bound
     assert "hint: the least that a candidate needs" in error
+    assert "--effort" not in error
 
 
 @pytest.mark.parametrize(

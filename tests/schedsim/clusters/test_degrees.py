@@ -10,6 +10,7 @@ def test_numbers_of_ranks():
     """Experts are split among ranks that are counted already."""
     degrees = Degrees(fsdp=4, replicate=2, tensor=8, pipeline=3, context=2, expert=8)
     assert (degrees.num_devices, degrees.shards, degrees.data) == (384, 8, 8)
+    Degrees(fsdp=4, tensor=2, expert=8, whole_experts=True).check(get_architecture("mixtral-8x7b"))
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,14 @@ def test_numbers_of_ranks():
         (Degrees(fsdp=8, expert=3), "mixtral-8x7b", "does not divide the 8 experts"),
         (Degrees(fsdp=4, expert=8), "mixtral-8x7b", "does not divide --fsdp times --context"),
         (Degrees(fsdp=0), "llama3-8b", "--fsdp 0 is not a whole number"),
+        (Degrees(tensor=2, whole_experts=True), "llama3-8b", "--whole-experts changes nothing"),
+        (Degrees(fsdp=2, whole_experts=True), "mixtral-8x7b", "--whole-experts changes nothing"),
+        (
+            Degrees(fsdp=2, tensor=2, expert=8, whole_experts=True),
+            "mixtral-8x7b",
+            "--expert 8 does not divide --fsdp times --context times --tensor, 4",
+        ),
+        (Degrees(tensor=2, whole_experts=1), "mixtral-8x7b", "whole_experts 1 is not true"),
     ],
 )
 def test_what_does_not_go_together_is_refused(degrees, model, says):

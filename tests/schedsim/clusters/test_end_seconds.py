@@ -31,7 +31,9 @@ def test_as_a_simulated_stage_has_them(state, fused):
         assert ours == pytest.approx(found.get(word, 0.0), rel=1e-12), word
     optimizer = optimizer_s(MODEL, DEGREES, training, FABRIC, [stage])
     assert optimizer == pytest.approx(found["optimizer"], rel=1e-12)
-    assert ends.backward_s > ends.forward_s > 0
+    if training.state != "megatron":  # its loss makes eight passes forward, and two backward
+        assert ends.backward_s > ends.forward_s
+    assert min(ends.backward_s, ends.forward_s) > 0
 
 
 def test_a_stage_between_has_no_ends():

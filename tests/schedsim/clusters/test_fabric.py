@@ -2,6 +2,8 @@
 
 import pytest
 
+import schedsim
+from schedsim import SchedsimError
 from schedsim.clusters import get_fabric
 
 
@@ -32,3 +34,30 @@ def test_an_exchange_inside_a_node_is_faster():
     """Tokens that stay in the node go over its own links."""
     fabric = get_fabric("h100-80gb")
     assert fabric.all_to_all_s(1e9, 8, 8) < fabric.all_to_all_s(1e9, 8, 64)
+
+
+def test_attention_is_as_fast_as_its_kernel():
+    """The second FlashAttention is twice as fast as the first, and on Hopper half as the third."""
+    shares = [get_fabric("a100-80gb", flash=one).attention_share for one in (1, 2)]
+    assert shares == [0.5, 1.0]
+    seconds = [
+        schedsim.cluster("llama3-8b", devices=8, seq=65536, recompute="full", flash=one).step_s
+        for one in (1, 2, 3)
+    ]
+    assert seconds[0] > 1.3 * seconds[1] > 1.3 * seconds[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("h100", None, 4), "--flash 4 is not 1, 2 or 3"),
+        (("h100", None, True), "--flash True"),
+        (("a100-80gb", None, 3), "--flash 3 does not run on a100-80gb"),
+        (("h100", 1.5), "--efficiency 1.5 is not in"),
+        (("h100", 0.0), "--efficiency 0.0 is not in"),
+    ],
+)
+def test_refuses_what_no_device_does(arguments, message):
+    """In a search too, which has no other check."""
+    with pytest.raises(SchedsimError, match=message):
+        get_fabric(*arguments)

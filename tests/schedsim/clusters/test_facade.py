@@ -1,5 +1,7 @@
 """``schedsim.cluster``."""
 
+import dataclasses
+
 import pytest
 
 import schedsim
@@ -30,8 +32,28 @@ def test_one_call():
         schedsim.cluster("llama3.2-1b", efficiency=2)
 
 
+def test_devices_that_the_degrees_do_not_divide():
+    """The degrees alone are named: those that are left would be a fraction."""
+    with pytest.raises(SchedsimError, match="--devices 7 is not a multiple of the degrees, 2"):
+        whole_degrees(7, {"tensor": 2})
+
+
 @pytest.mark.parametrize("devices", [0, -8])
 def test_a_number_of_devices_that_is_none(devices):
     """Named as it was given, not as the degree that would take it."""
     with pytest.raises(SchedsimError, match=f"--devices {devices} is not"):
         schedsim.cluster("llama3.2-1b", devices=devices)
+
+
+def test_a_model_of_ones_own():
+    """As its name would say; a search takes it too."""
+    model = schedsim.clusters.get_architecture("llama3.2-1b")
+    own = dataclasses.replace(model, name="own")
+    settings = {"devices": 8, "seq": 512, "recompute": "full"}
+    found = schedsim.cluster(own, **settings)
+    assert found.model is own
+    assert found.step_s == schedsim.cluster("llama3.2-1b", **settings).step_s
+    best = schedsim.clusters.choose(own, 80 * 10**9, devices=8, global_batch=8, seq=512).best
+    assert best.model is own
+    with pytest.raises(SchedsimError, match="preset 8 is not"):
+        schedsim.cluster(8)

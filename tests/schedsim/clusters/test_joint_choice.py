@@ -34,7 +34,7 @@ FIXED = {"context": 1, "tensor": 1}
 def tiny(monkeypatch):
     """A model of four layers, by name, on devices with a fast link to their hosts."""
     monkeypatch.setitem(ARCHITECTURES, "tiny", TINY)
-    monkeypatch.setattr(joint_choice, "get_fabric", lambda name, efficiency: FABRIC)
+    monkeypatch.setattr(joint_choice, "get_fabric", lambda *given: FABRIC)
 
 
 def exhaustive(devices, batch, fixed, *, keep, offload):
@@ -230,7 +230,20 @@ def test_what_is_chosen_is_not_given():
         ({"tensor": 0}, "--tensor 0 is not a whole number"),
         ({"seq": 0}, "seq 0 is not a whole number"),
         ({"global_batch": 3, "tensor": 1, "pipeline": 1}, "no degrees fit 8 devices"),
+        ({"fsdp": 3}, "--devices 8 is not a multiple of the degrees given, 3"),
+        ({"tensor": 16}, "--devices 8 is not a multiple of the degrees given, 16"),
+        ({"state": "zero1"}, "--state 'zero1' is unknown"),
+        ({"expert": 2}, "--expert 2, but .* has no experts"),
+        ({"chunked_head": True}, "--chunked-head changes nothing here"),
+        ({"float8": True, "device": "a100-80gb"}, "--float8: no rate of a100-80gb"),
+        ({"effort": 0}, "--effort 0 is not 1 or more"),
+        ({"effort": "a"}, "effort 'a' is not a whole number"),
+        ({"efficiency": 2.0}, "--efficiency 2.0 is not in"),
+        ({"budget_bytes": "80 things"}, "unknown unit 'things'"),
+        ({"budget_bytes": -1}, "budget -1 is not a number of bytes"),
+        ({"budget_bytes": None}, "budget None is not a number of bytes"),
+        ({"preset": 8}, "preset 8 is not"),
     ):
-        words = {"devices": 8, "global_batch": 8, **options}
+        words = {"preset": "llama3.2-1b", "budget_bytes": 10**10, "devices": 8, "global_batch": 8}
         with pytest.raises(SchedsimError, match=says):
-            choose("llama3.2-1b", 10**10, **words)
+            choose(**words | options)

@@ -29,6 +29,7 @@ TORCHTITAN = {
         "pipeline_parallel_microbatch_size",
         "context_parallel_degree",
         "expert_parallel_degree",
+        "expert_tensor_parallel_degree",
     },
     "activation_checkpoint": {"mode", "selective_ac_option"},
     "compile": {"enable", "components"},
@@ -111,6 +112,25 @@ def test_the_model_and_its_8_bits():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("whole", [False, True])
+def test_experts_on_tensor_parallel_ranks_are_said(whole):
+    """Split or whole: the frameworks differ in what they do when nothing is said."""
+    words = {"preset": "mixtral-8x7b", "devices": 8, "tensor": 2, "expert": 2, "seq": 512}
+    words["whole_experts"] = whole
+    assert titan(**words)["parallelism"]["expert_tensor_parallel_degree"] == (1 if whole else 2)
+    flags = megatron(state="megatron", **words)
+    assert flags.get("--expert-tensor-parallel-size") == ("1" if whole else None)
+    assert "expert_tensor_parallel_degree" not in titan(devices=8, tensor=2, seq=512)["parallelism"]
+
+
+def test_whole_sequences_are_megatrons():
+    """Without its switch; torchtitan has no word for them."""
+    words = {"devices": 8, "tensor": 2, "seq": 512, "whole_sequence": True}
+    assert "--sequence-parallel" not in megatron(state="megatron", **words)
+    with pytest.raises(UnsupportedError, match="no whole sequences"):
+        titan(**words)
+
+
 def test_orders_are_those_that_pytorch_knows():
     """Every order that is written is in its table; ZB-H1 is not, and is refused."""
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

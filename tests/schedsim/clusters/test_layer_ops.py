@@ -1,11 +1,14 @@
 """Bytes and flops of a layer, against closed forms."""
 
+from dataclasses import replace
+
 import pytest
 from cluster_layers import FABRIC, layer
 
 from schedsim.clusters import Degrees, Training, get_architecture
 from schedsim.clusters.layer_ops import LayerWriter
 from schedsim.clusters.layer_recompute import kept_tensors, repeated_ops
+from schedsim.clusters.stages import routed_share
 
 
 def held(made, training, policy):
@@ -35,6 +38,35 @@ def test_korthikanti_table_2(tensor, policy, per_token):
     assert held(made, training, policy) == round(4 * 2048 * 6144 * per_token / tensor)
 
 
+@pytest.mark.parametrize("tensor", [2, 8])
+@pytest.mark.parametrize(("policy", "scores"), [("none", 5 * 64 * 2048 / 6144), ("core", 0)])
+def test_korthikanti_table_2_without_sequence_parallelism(tensor, policy, scores):
+    """s b h (10 + 24 / t + 5 a s / (h t)): norms, dropouts and inputs are whole on every rank."""
+    made, training = layer(
+        "gpt-22b",
+        4 * 2048,
+        Degrees(tensor=tensor),
+        seq=2048,
+        batch=4,
+        eager_attention=True,
+        regather=True,
+        whole_sequence=True,
+        state="megatron",
+    )
+    per_token = 10 + (24 + scores) / tensor
+    assert held(made, training, policy) == round(4 * 2048 * 6144 * per_token)
+
+
+def test_tensor_parallel_ranks_with_whole_sequences_add_up_four_times():
+    """Outputs of attention and MLP forward, gradients of their inputs backward, on every rank."""
+    made, _ = layer("llama3-8b", 1024, Degrees(tensor=8), whole_sequence=True)
+    messages = [op for op in (*made.forward, *made.backward) if op.stream == "tensor"]
+    assert [op.name for op in messages] == ["o.part", "m.part", "n2.whole'", "n1.whole'"]
+    size = 1024 * 4096 * 2
+    assert {op.link_s for op in messages} == {FABRIC.all_reduce_s(size, 8, 8)}
+    assert made.sizes["x"] == made.sizes["n1"] == made.sizes["o.part"] == size
+
+
 @pytest.mark.parametrize(
     ("model", "tensor"), [("llama3-8b", 1), ("llama3-70b", 8), ("gpt3-175b", 8)]
 )
@@ -61,6 +93,31 @@ def test_weights_of_a_layer_with_experts(model):
     sizes = get_architecture(model)
     weights = sum(made.weights.values()) // 2
     assert weights == pytest.approx(sizes.layer_parameters(sizes.num_layers - 1), rel=2e-3)
+
+
+def test_whole_experts_on_tensor_parallel_ranks():
+    """Each rank sends its part of the tokens, to experts of full width.
+
+    The shared expert alone is split, and gathers the sequence. All parameters are somewhere.
+    """
+    degrees = Degrees(fsdp=4, tensor=2, expert=8, whole_experts=True)
+    split, _ = layer("deepseek-v2-lite", 512, Degrees(fsdp=4, tensor=2, expert=4))
+    whole, _ = layer("deepseek-v2-lite", 512, degrees)
+    assert whole.weights == split.weights
+    assert 2 * whole.sizes["arrived"] == split.sizes["arrived"]
+    assert 2 * whole.sizes["combined"] == split.sizes["combined"]
+    assert whole.sizes["e.gate"] == split.sizes["e.gate"]
+    flops = [
+        sum(op.flops for op in one.forward if op.name.startswith("e.")) for one in (whole, split)
+    ]
+    assert flops[0] == flops[1]
+    alone, _ = layer("mixtral-8x7b", 512, replace(degrees, expert=2))
+    messages = [op.name for op in (*alone.forward, *alone.backward) if op.stream == "tensor"]
+    assert messages == ["n1.whole", "o.part", "o.part'", "n1.whole'"]
+    model = get_architecture("deepseek-v2-lite")
+    routed = sum(model.routed_parameters(i) for i in range(model.num_layers))
+    mine = sum(routed_share(model, degrees, i) for i in range(model.num_layers))
+    assert mine * degrees.expert == routed
 
 
 def test_expert_parallel_ranks_hold_a_part_of_the_experts():

@@ -41,6 +41,20 @@ def test_a_checkpoint_runs_all_that_it_does_not_keep():
         assert "down" not in again
 
 
+@pytest.mark.parametrize(
+    ("name", "products"),
+    [
+        ("deepseek-v2-lite", {"q", "kv", "s.gate", "s.down"}),
+        ("deepseek-v3", {"q.down", "kv.down", "o", "s.up"}),
+        ("qwen3-30b-a3b", {"q", "v"}),
+    ],
+)
+def test_selective_keeps_no_product_of_a_group_of_experts(name, products):
+    """torchtitan's list has ``mm`` and not ``_grouped_mm``, and does not count the router's."""
+    made, training = layer(name, 8, Degrees(fsdp=8, expert=8))
+    assert kept_tensors(made, "selective", training) == products | {"mixed", "lse"}
+
+
 @pytest.mark.parametrize("policy", ["full", "selective", "keep=gate"])
 def test_compiled_code_runs_an_op_again_right_before_it_is_needed(policy):
     made, training = layer("llama3-8b", 64, compiled=True)

@@ -24,6 +24,13 @@ CASES = [
     (Degrees(fsdp=8, pipeline=2), {**FOUR, "schedule": "zero-bubble", "compiled": True}),
     (Degrees(fsdp=64, tensor=2), {**FOUR, "float8": True, "compiled": True}),
     (Degrees(fsdp=8), {"seq": 2048, "batch": 2, "loss_chunks": 4}),
+    (Degrees(fsdp=8), {**FOUR, "loss_chunks": 4, "separate_head": True, "chunked_head": True}),
+    (
+        Degrees(fsdp=64),
+        {**FOUR, "loss_chunks": 8, "separate_head": True, "chunked_head": True}
+        | {"zero_stage": 2, "compiled_loss": True},
+    ),
+    (Degrees(fsdp=2, tensor=2), {**FOUR, "state": "megatron", "whole_sequence": True}),
 ]
 
 
@@ -100,10 +107,17 @@ def test_an_interleaved_order_of_megatron_is_counted_whole():
     assert 0.95 * found <= bound <= found
 
 
-def test_the_outputs_of_all_micro_batches_are_counted():
-    """Those of the last stage, and the tensor that they are put together in."""
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_outputs_of_all_micro_batches_are_counted(dropped):
+    """Those of the last stage, and the tensor that they are put together in, unless dropped."""
     model, degrees = get_architecture("llama3.2-1b"), Degrees(fsdp=8, pipeline=2)
-    training = Training(seq=1024, batch=16, num_micro_batches=16, recompute="full")
+    training = Training(
+        seq=1024,
+        batch=16,
+        num_micro_batches=16,
+        recompute="full",
+        libraries=Libraries(dropped_outputs=dropped),
+    )
     found = rank_memory(model, degrees, training, FABRIC, 1).peak_bytes
     bound = StepBounds(model, FABRIC).memory_bytes(degrees, training, 1)
     assert 0.9 * found <= bound <= found

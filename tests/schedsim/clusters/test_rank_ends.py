@@ -1,68 +1,9 @@
-"""Embedding, head and loss."""
+"""Embedding and head."""
 
-import pytest
-
-from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, rank_memory
+from schedsim.clusters import Degrees, Libraries, Training, get_architecture, get_fabric
 from schedsim.clusters.rank_memory import issue_step
 
 MODEL, FABRIC = get_architecture("llama3-8b"), get_fabric("h100-80gb")
-FULL = 4 * 8192 * 128256
-"""Bytes of the logits of one sequence in fp32."""
-
-
-def logits(degrees=None, **settings):
-    """Bytes of logits and loss at the peak of a step of one sequence, and workspaces."""
-    training = Training(recompute="full", **settings)
-    kinds = rank_memory(MODEL, degrees or Degrees(fsdp=64), training, FABRIC).kinds
-    return kinds["logits and loss"], kinds["workspaces"] - (32 << 20)
-
-
-def test_three_copies_in_single_precision():
-    """The log-softmax, the gradient of it, and that of the logits."""
-    assert logits() == (3 * FULL, 0)
-
-
-def test_a_split_vocabulary_has_a_fourth():
-    """Exponents are a tensor of their own."""
-    found, extra = logits(Degrees(fsdp=8, tensor=8))
-    assert (found, extra) == (3 * FULL // 8, FULL // 8)
-
-
-def test_a_compiled_loss_keeps_the_logits_alone():
-    """And their gradient: both in 2 bytes, 8 bytes a row."""
-    found, _ = logits(compiled_loss=True)
-    assert found == pytest.approx(FULL, rel=1e-3)
-
-
-def test_chunks_make_their_gradients_one_after_another():
-    """The log-softmax is whole; what its backward makes is not."""
-    found, _ = logits(loss_chunks=8)
-    assert FULL < found < 2 * FULL
-
-
-def test_a_loop_that_holds_single_precision_logits_has_a_fourth():
-    """The model's output is there in the backward, and to the end of the step."""
-    assert logits(wide_logits=True, held_logits=True) == (4 * FULL, 0)
-
-
-@pytest.mark.parametrize(("settings", "copies"), [({}, 1), ({"compiled_loss": True}, 1)])
-def test_a_variable_holds_the_logits_of_the_step_before(settings, copies):
-    """To the end of the next forward, which begins with them; the last ones outlive the step."""
-    degrees, sizes = Degrees(fsdp=64), {"seq": 1024, "recompute": "full"}
-    for micro_batches in (1, 3):
-        training = Training(
-            batch=micro_batches,
-            num_micro_batches=micro_batches,
-            held_logits=True,
-            **sizes,
-            **settings,
-        )
-        step = issue_step(MODEL, degrees, training, FABRIC, 0).simulated()
-        first = step.run_names.index("embed 0")
-        raw = 2 * 1024 * 128256
-        for run, name in ((first, "L before"), (step.num_runs - 1, f"L raw {micro_batches - 1}")):
-            held = {t.name: t.size_bytes for t in step.live_tensors(run) if t.name[0] == "L"}
-            assert held == {name: copies * raw}
 
 
 def test_a_pipeline_sums_the_whole_gradient_of_a_split_embedding():
@@ -78,6 +19,20 @@ def test_a_pipeline_sums_the_whole_gradient_of_a_split_embedding():
     sizes = {t.name: t.size_bytes for t in step.live_tensors(reduced)}
     assert sizes["G cut embedding 1"] == sizes["RS embedding end"] == whole
     assert "G sum embedding 1" not in sizes
+
+
+def test_a_pipeline_that_returns_no_outputs_holds_none():
+    """The logits of each micro-batch are gone after its loss; otherwise all stay."""
+    degrees, each = Degrees(fsdp=2, pipeline=2), 2 * 4096 * MODEL.vocab
+    left = []
+    for dropped in (False, True):
+        training = Training(
+            seq=4096, batch=4, num_micro_batches=4, libraries=Libraries(dropped_outputs=dropped)
+        )
+        step = issue_step(MODEL, degrees, training, FABRIC, 1).simulated()
+        held = step.live_tensors(step.num_runs - 1)
+        left.append(sum(one.size_bytes for one in held if one.name.startswith("L ")))
+    assert left == [4 * each, 0]
 
 
 def test_the_backward_of_an_embedding_sums_in_single_precision():

@@ -50,6 +50,23 @@ def test_shards_over_the_context_too():
     assert state("llama3-8b", Degrees(fsdp=2, context=4)).total == one
 
 
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        Degrees(fsdp=8, expert=4),
+        Degrees(fsdp=4, context=2, tensor=2, expert=8),
+        Degrees(fsdp=4, tensor=2, expert=8, whole_experts=True),
+        Degrees(fsdp=4, tensor=2, whole_experts=True),
+    ],
+)
+def test_moments_of_experts_are_spread_over_the_ranks_that_hold_the_same_ones(degrees):
+    """Every parameter's 12 bytes are somewhere; an expert has fewer replicas than the rest."""
+    model = get_architecture("mixtral-8x7b")
+    found = state("mixtral-8x7b", degrees, state="megatron")
+    ranks = degrees.num_devices
+    assert found.moments * ranks == pytest.approx(12 * model.num_parameters, rel=1e-6)
+
+
 # torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 to 3: GiB reserved; in use, as
 # PyTorch's own allocator says.
 @pytest.mark.parametrize(

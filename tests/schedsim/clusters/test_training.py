@@ -37,9 +37,25 @@ def test_policies_are_spread_over_a_stage():
         ({"loss_chunks": 2, "compiled_loss": True}, Degrees(), "--loss-chunks changes nothing"),
         ({"loss_chunks": 2, "wide_logits": True}, Degrees(), "wide_logits changes nothing"),
         ({"recompute": "core:1,full:1"}, Degrees(), "--recompute core changes nothing"),
+        ({"recompute": None}, Degrees(), "recompute None is no text"),
+        ({"recompute": 3}, Degrees(), "recompute 3 is no text"),
+        ({"compiled": "no"}, Degrees(), "compiled 'no' is not true or false"),
+        ({"float8": 1}, Degrees(), "float8 1 is not true or false"),
+        ({"zero_stage": "3"}, Degrees(), "--zero '3' is not 2 or 3"),
+        ({"libraries": "2.8"}, Degrees(), "libraries '2.8' is no Libraries"),
+        ({"loss_chunks": 8193}, Degrees(), "--loss-chunks 8193 exceeds the 8192 tokens"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings, degrees, says):
     """The message names the option."""
     with pytest.raises(SchedsimError, match=says):
         Training(**settings).check(get_architecture("llama3-8b"), degrees)
+
+
+def test_no_sequence_is_longer_than_the_learned_positions():
+    """Whatever splits it; turned positions have no end."""
+    long = Training(seq=2048)
+    with pytest.raises(SchedsimError, match="--seq 2048 exceeds the 1024 positions of gpt2"):
+        long.check(get_architecture("gpt2"), Degrees(context=2))
+    Training(seq=1024).check(get_architecture("gpt2"), Degrees())
+    Training(seq=1 << 20).check(get_architecture("llama3-8b"), Degrees())

@@ -29,3 +29,10 @@ def test_what_is_unknown_is_refused_with_the_nearest_name():
     assert "llama3-8b" in caught.value.hint
     with pytest.raises(SchedsimError):
         get_architecture("hf:nobody/nothing")
+
+
+def test_a_path_without_its_prefix_is_answered_with_it(tmp_path):
+    """A file, or a folder."""
+    with pytest.raises(SchedsimError, match="no language model") as caught:
+        get_architecture(str(tmp_path))
+    assert caught.value.hint == f"of its config.json: hf:{tmp_path}"

@@ -1,0 +1,88 @@
+"""llm-foundry's throughput of MPT models on 8 to 512 GPUs, predicted."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from _claims import Claim, Instances, Source, load_runs, main
+
+import schedsim
+
+_RUNS = load_runs(Path(__file__).parent)
+SOURCE = Source(
+    title="llm-foundry's training benchmarks, 2023 and 2024",
+    what=f"tokens per second of {sum(map(len, _RUNS.RUNS.values()))} runs of MPT 7B to 70B on 8 to "
+    "512 A100 and H100",
+)
+TIME = 0.15
+CAPACITY = 79.1 * 2**30
+"""Bytes of both devices as PyTorch counts them (torchtitan, pull requests 887 and 2107)."""
+_CHECK = "The rows above taken together: what was hoped for, and what no source claims."
+
+
+@cache
+def predicted(device: str, index: int, flash: int = _RUNS.FLASH) -> Any:
+    """What the model says of a row."""
+    run = _RUNS.RUNS[device][index]
+    return schedsim.cluster(run.architecture(), device=device, flash=flash, **run.options())
+
+
+def claims(instances: Instances) -> Iterator[Claim]:
+    for model, count in _RUNS.PARAMETERS.items():
+        ours = _RUNS.Run(model, 2048, 8, 1, 1, 0.0).architecture().num_parameters
+        yield Claim(what=f"parameters of MPT {model}", claimed=count, ours=ours, seen="text")
+    errors, fit = [], []
+    for device, runs in _RUNS.RUNS.items():
+        for k, run in enumerate(runs):
+            found = predicted(device, k)
+            ours = found.tokens_per_device_s
+            errors.append(abs(run.tokens / ours - 1))
+            fit.append(found.reserved_bytes < CAPACITY)
+            yield Claim(
+                what=f"{device}: {run.name}, tokens per second and device",
+                claimed=run.tokens,
+                ours=ours,
+                within=TIME * run.tokens,
+                seen="text",
+            )
+    yield Claim(
+        what="rows whose micro-batch is predicted to fit, of those that ran",
+        claimed=len(fit),
+        ours=sum(fit),
+        seen="text",
+    )
+    share = sum(error <= TIME for error in errors) / len(errors)
+    for what, claimed, ours, relation in (
+        ("median error of time", 15, statistics.median(errors), "at most"),
+        ("share within 15 % of time", 100, share, "at least"),
+    ):
+        yield Claim(
+            what=f"{len(errors)} runs: {what}",
+            claimed=claimed,
+            ours=100 * ours,
+            unit="%",
+            relation=relation,
+            seen="formula",
+            check=_CHECK,
+        )
+
+
+def figure(page, instances: Instances) -> None:
+    axes = page.add_subplot()
+    for device, runs in _RUNS.RUNS.items():
+        published = [run.tokens for run in runs]
+        ours = [predicted(device, k).tokens_per_device_s for k in range(len(runs))]
+        axes.loglog(published, ours, "o", markersize=4, label=device)
+    axes.plot([300, 12000], [300, 12000], color="0.6", linewidth=0.8, zorder=0)
+    axes.set(xlabel="published, tokens per second and GPU", ylabel="predicted")
+    axes.legend()
+
+
+if __name__ == "__main__":
+    main(__file__, SOURCE, claims, figure)

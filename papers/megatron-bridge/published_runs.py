@@ -1,0 +1,71 @@
+"""Megatron-Bridge's performance summary: pre-training on H100, settings and throughput.
+
+Of ``docs/performance-summary-archive.md``: the rows of DGX H100 for which the table and the recipes
+of then (``scripts/performance/configs``) agree, of the containers named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row: tokens per second and GPU."""
+
+    name: str
+    model: str
+    options: dict[str, Any]
+    tokens: float
+    why: str = ""
+
+
+FLASH = 3
+"""Transformer Engine takes cuDNN's attention on Hopper, for its speed."""
+_FUSED = {"compiled": True, "compiled_loss": True, "fused_optimizer": True}
+_MEGATRON = {**_FUSED, "state": "megatron", "regather": True}
+_8B = {"fsdp": 8, "seq": 8192, "batch": 16, "num_micro_batches": 16, "float8": True, **_FUSED}
+_8B |= {"recompute": "full:5,none:27"}  # ``recompute_num_layers=5``
+_LONG = {"seq": 8192, "batch": 64, "num_micro_batches": 64, "schedule": "interleaved"}
+_70B = {"fsdp": 2, "tensor": 4, "pipeline": 8, "num_chunks": 5, "float8": True}
+_405B = {"fsdp": 8, "tensor": 8, "pipeline": 8, "context": 2, "num_chunks": 8, "float8": True}
+_HOST = "Its kernels are small: what the host and the router take is not modelled."
+_ONCE = "Its dispatcher (HybridEP) sends a token to each node once, here it goes to each expert."
+_BESIDE = (
+    "Tokens are exchanged beside computation there (``moe_a2a_overlap``), here they are waited for."
+)
+
+RUNS = [
+    Run("Llama 3 8B, 8 GPUs, 25.09", "llama3-8b", _8B, 14079),
+    Run("Llama 3 8B, 8 GPUs, 25.11", "llama3-8b", _8B, 14451),
+    Run("Llama 3 70B, 64 GPUs, 25.09", "llama3-70b", {**_70B, **_LONG, **_MEGATRON}, 1619),
+    Run("Llama 3 70B, 64 GPUs, 25.11", "llama3-70b", {**_70B, **_LONG, **_MEGATRON}, 1602),
+    Run("Llama 3.1 405B, 1,024 GPUs, 25.09", "llama3-405b", {**_405B, **_LONG, **_MEGATRON}, 302),
+    Run("Llama 3.1 405B, 1,024 GPUs, 25.11", "llama3-405b", {**_405B, **_LONG, **_MEGATRON}, 292),
+    Run(
+        "gpt-oss 120B, bf16, 64 GPUs, 26.04",
+        "gpt-oss-120b",
+        {"fsdp": 16, "pipeline": 4, "expert": 8, "seq": 4096}
+        | {"batch": 80, "num_micro_batches": 80, **_MEGATRON},
+        5810,
+        _HOST,
+    ),
+    Run(
+        "Qwen3 30B-A3B, 16 GPUs, 26.04",
+        "qwen3-30b-a3b",
+        {"fsdp": 16, "expert": 16, "seq": 4096, "batch": 64, "num_micro_batches": 64}
+        | {"float8": True, **_MEGATRON},
+        8901,
+        _ONCE,
+    ),
+    Run(
+        "Qwen3 235B-A22B, 256 GPUs, 25.11",
+        "qwen3-235b-a22b",
+        {"fsdp": 16, "tensor": 2, "pipeline": 8, "expert": 32, "whole_experts": True, "seq": 4096}
+        | {"batch": 128, "num_micro_batches": 128, "schedule": "interleaved", "num_chunks": 4}
+        | {"float8": True, **_MEGATRON},
+        1575,
+        _BESIDE,
+    ),
+]
