@@ -62,6 +62,19 @@ def bits_of(tensor: Any) -> tuple[Any, ...]:
     return (*form, total or int.from_bytes(on_cpu.digest()[:8]))
 
 
+def digest(tensor: torch.Tensor) -> torch.Tensor:
+    """A small tensor that represents the bits of `tensor`, its shape and its strides.
+
+    Examples
+    --------
+    >>> one, other = torch.ones(2), torch.tensor([1.0, 2.0])
+    >>> torch.equal(digest(one), digest(one.clone())), torch.equal(digest(one), digest(other))
+    (True, False)
+    """
+    *_, number = bits_of(tensor)
+    return torch.tensor([*tensor.shape, *tensor.stride(), number - (1 << 63)])
+
+
 def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Views of `tensor`, or copies of small parts of it, in order."""
     if not tensor.is_contiguous():

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.checks.saved_elsewhere import saved_elsewhere  # noqa: E402
+from schedsim.validation.guards.saved_elsewhere import saved_elsewhere  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter  # noqa: E402
 
 

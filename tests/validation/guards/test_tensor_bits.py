@@ -9,7 +9,7 @@ from tiers import examples
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.checks.tensor_bits import bits_of  # noqa: E402
+from schedsim.validation.guards.tensor_bits import bits_of  # noqa: E402
 
 
 def test_bits_stand_for_values_places_and_strides():
