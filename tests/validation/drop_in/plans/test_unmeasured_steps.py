@@ -131,6 +131,6 @@ def test_a_refusal_has_room_for_the_step_that_begins():
     assert plans.unmeasured.least_bytes() == 0
     plans.unmeasured.comes(0, ())
     least = plans.unmeasured.least_bytes()
-    assert least > plans.resident_bytes + 64 * 16 * 4
+    assert least > plans.known.resident.now.resident_bytes + 64 * 16 * 4
     plans.known.records = [StepRecord(((0, 0),), ((),), (0,), (NOTHING,), (NOTHING,))]
     assert plans.unmeasured.least_bytes() == 0
