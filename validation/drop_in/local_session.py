@@ -69,6 +69,7 @@ class LocalSession(Session):
         self._coming: dict[int, int] | None = None
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
+        self._last_first: int | None = None  # the part with which the step before began
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
 
@@ -430,7 +431,8 @@ class LocalSession(Session):
     def _begin_plans(self, first: int, found: Before) -> None:
         """Begin the step beside what was `found`, and what the code behind a step has left."""
         known = self.plans.known
-        before, left = known.resident.saved(), known.left_bytes + self._graphs.num_bytes
+        before = known.resident.saved()
+        left = self._behind.left_by(self._last_first) + self._graphs.num_bytes
         try:
             self.plans.begin(first, found.with_more(left))
         except InfeasibleBudgetError as error:
@@ -440,10 +442,9 @@ class LocalSession(Session):
             remedy = f"; budget={least} has room for them" if least else ""
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident.restore(before)
-            known.left_bytes = 0
             made = "before a step" if self._graphs.num_bytes else "behind a step"
             self._graphs.ignore()
-            self._behind.ignores_left = True
+            self._behind.ignore_left()
             self.plans.plan_anew()
             self.plans.begin(first, found)
             self._tell(
@@ -465,6 +466,8 @@ class LocalSession(Session):
         self._room.ends(is_whole=is_whole)
         if is_whole and not self.is_rehearsing:
             self.plans.unmeasured.see(calls)
+        if calls.rows and not self.is_rehearsing:
+            self._last_first = calls.rows[0].key[0]
         self._read_step()
         self._look_at_order()
         self._recorder.stop()
@@ -518,8 +521,7 @@ class LocalSession(Session):
         if reading is None:
             return
         if reading.behind is not None and self.budget_bytes is not None:
-            left = self._behind.see(reading, self._step.given, self._coming)
-            known.left_bytes = max(known.left_bytes, left)
+            self._behind.see(calls.rows[0].key[0], reading, self._step.given, self._coming)
         if reading.record is None:
             return
         uses: dict[PlannedPart, OutputUse] = {}

@@ -58,8 +58,6 @@ class KnownSteps:
         backward.
     passes
         Whether results of earlier steps are taken to go so.
-    left_bytes
-        Most bytes seen that the code behind a step has left for the next one.
     made_bytes
         Bytes of the states of optimizers at present that nothing has foreseen.
     growing_bytes
@@ -98,7 +96,7 @@ class KnownSteps:
         self.resident = ResidentByKind()
         self.passing_now = 0
         self.passes = True
-        self.left_bytes = self.made_bytes = self.growing_bytes = 0
+        self.made_bytes = self.growing_bytes = 0
         self.others_bytes = 0
         self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
         self.optimizer_bytes: Callable[[], int] = lambda: 0

@@ -401,8 +401,8 @@ class StepPlans:
             known.measure_largest()
         if known.is_share:
             with self.small.in_large():
-                peaks = [self._lines.store_all_peak(record) for record in lines]
-                known.take_share([*peaks, *(store_all_peak(known, record) for record in singles)])
+                whole = [self._lines.store_all_peak(record) for record in lines]
+                known.take_share([*whole, *(store_all_peak(known, record) for record in singles)])
 
         def single(record: StepRecord) -> tuple[int, int]:
             known.measure_largest()
