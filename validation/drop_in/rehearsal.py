@@ -18,6 +18,7 @@ from ..guards.differential import NotCompared
 from ..guards.plan_variants import RoundingWarning
 from ..guards.reach import static_reach
 from ..guards.recording import detached_copies, refuse_iterators
+from ..guards.saved_elsewhere import copied_elsewhere, forbids_hooks
 from ..guards.state import StateSnapshot
 from ..guards.state_walk import HOOKS
 from ..ranks import Ranks
@@ -27,7 +28,7 @@ from ..torch_private.pytrees import tree_map_only
 from ..torch_private.sharded_groups import reducing
 from ..torch_private.storage_refs import DataPlaces
 from ..user_warnings import warn_user
-from ..whole_step.step_check import PlainMemory, no_room_elsewhere, no_room_for
+from ..whole_step.step_check import PlainMemory, no_room_elsewhere
 from .checks.plain_check import (
     MadeUpGradients,
     difference,
@@ -243,15 +244,22 @@ def _run_by_all(
     if not (session.checks and session.parts):
         return
     device = torch.device(session.parts[0].device)
-    why = no_room_for(session.store_all_bytes, device)
+    why = no_room_elsewhere(session.store_all_bytes, device)
     reasons = [reason for reason in ranks.gather(why, "compare steps") if reason is not None]
     if reasons:
         session.check_note = f"not compared with the plain step: {reasons[0]}"
         return
-    planned = results_on_rank(model, model, inputs, keywords)
-    found = difference_of_results(
-        results_on_rank(model, call_as_itself(model), inputs, keywords), planned
-    )
+    given, plain = (inputs, keywords), call_as_itself(model)
+    with copied_elsewhere() as copied:
+        planned = results_on_rank(model, model, given, copied)
+        try:
+            expected = results_on_rank(model, plain, given, copied, saves_elsewhere=True)
+        except RuntimeError as error:
+            if not forbids_hooks(error):
+                raise
+            session.check_note = f"not compared with the plain step: {error}"
+            return
+        found = difference_of_results(expected, planned)
     if found is None:
         session.check_note = "outputs and gradients are the plain step's to the bit"
         return

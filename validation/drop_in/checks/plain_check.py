@@ -7,7 +7,7 @@ graph agree says nothing about the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from ...capture.capture import record_step
 from ...guards.differential import Both, Difference
 from ...guards.float64_step import in_float64
 from ...guards.recording import detached_copies
+from ...guards.saved_elsewhere import saved_elsewhere
 from ...guards.state_change import ATOMS
 from ...guards.state_walk import slots_of
 from ...guards.tensor_bits import made_up_gradient
@@ -171,23 +172,35 @@ def run_on_rank(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str
 
 
 def results_on_rank(
-    model: nn.Module, step: Step, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    model: nn.Module,
+    step: Step,
+    given: tuple[tuple[Any, ...], Mapping[str, Any]],
+    copied: Callable[[Tensor], Tensor],
+    *,
+    saves_elsewhere: bool = False,
 ) -> Results:
-    """The results of a step of a model that communicates; all state is restored."""
-    with untouched(model), without_gradients(model):
+    """The results of a step of a model that communicates; all state is restored.
+
+    Parameters
+    ----------
+    copied
+        Makes the copies that are given.
+    saves_elsewhere
+        Whether what the step saves for its backward waits outside of the device's memory.
+    """
+    stay = [*model.parameters(), *model.buffers()]
+    elsewhere = saved_elsewhere(stay) if saves_elsewhere else nullcontext()
+    inputs, keywords = given
+    with untouched(model), without_gradients(model), elsewhere:
         inputs, keywords = detached_copies((inputs, dict(keywords)))
         output = step(*inputs, **keywords)
-        left: Results = {
-            f"output {i}": leaf.detach().clone() for i, leaf in enumerate(_tensors(output))
-        }
+        left: Results = {f"output {i}": copied(leaf) for i, leaf in enumerate(_tensors(output))}
         loss = made_up_loss(output)
         del output
         run_backward(loss)
         for name, parameter in model.named_parameters():
             gradient = parameter.grad
-            left[f"the gradient of {name}"] = (
-                None if gradient is None else local(gradient).detach().clone()
-            )
+            left[f"the gradient of {name}"] = None if gradient is None else copied(local(gradient))
     return left
 
 
