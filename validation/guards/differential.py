@@ -151,7 +151,7 @@ class Both:
     loss: Any
     recorded: Recorded | None
     outputs: Callable[[Any], Sequence[Tensor]] = lambda found: ()
-    to_loss: Callable[[Any], Tensor] = lambda found: found  # type: ignore[no-any-return]
+    to_loss: Callable[[Any], Tensor] = lambda found: found
     takes_more: Callable[[str], None] = lambda why: None
 
     def difference(
