@@ -130,7 +130,7 @@ def test_a_generator_is_refused_once():
 
 @pytest.mark.slow
 def test_what_stands_beside_a_critics_step_is_not_counted_in_its_generators():
-    """As the graph of a gradient penalty: the budget of one refusal is taken, and is no roomy one."""
+    """As the graph of a gradient penalty: a refusal names a budget that is taken, and not roomy."""
     loop = partial(generator_and_critic, penalty=True)
     named = named_by(640_000, loop)
     assert named is not None
