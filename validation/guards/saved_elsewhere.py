@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..torch_private.storage_refs import storage_key
+from .tensor_bits import raw_bytes
 
 _ALIGNED = 64
 """Bytes to whose multiples the copies in a file begin."""
@@ -108,16 +109,12 @@ def _in_file(tensor: Tensor, file: IO[bytes]) -> Callable[[], Tensor]:
     shape, stride, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
     span = _span(tensor)
     length, place = span.numel(), file.seek(0, 2)
-    file.write(_raw(span))
+    file.write(raw_bytes(span))
 
     def read() -> Tensor:
         found = torch.empty(length, dtype=dtype)
         file.seek(place)
-        file.readinto(_raw(found))  # type: ignore[attr-defined]  # a binary file has it
+        file.readinto(raw_bytes(found))  # type: ignore[attr-defined]  # a binary file has it
         return found.as_strided(shape, stride)
 
     return read
-
-
-def _raw(span: Tensor) -> Any:
-    return span.view(torch.uint8).numpy().data
