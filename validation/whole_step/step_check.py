@@ -66,8 +66,9 @@ def compare(
             difference = Both(model, loss, recorded, takes_more=memory.take).difference(
                 plain, planned.module, inputs, keywords, rounded=rounded, exact=exact
             )
-    except NotCompared as error:
-        return f"not compared with the plain step: {error}", None
+    except (NotCompared, torch.OutOfMemoryError, OSError) as error:
+        text = " ".join(str(error).split())[:200]
+        return f"not compared with the plain step: {text}", None
     if difference is not None:
         return f"not the plain step to the bit: {difference}", difference
     within = "within rounding" if rounded else "to the bit"
