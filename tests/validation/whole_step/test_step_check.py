@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.nn.functional as F  # noqa: E402
-from schedsim.validation.guards.differential import Both  # noqa: E402
+from schedsim.validation.guards.differential import Both, NotCompared  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.whole_step import step_check  # noqa: E402
 from schedsim.validation.whole_step.step_check import no_room_elsewhere, no_room_for  # noqa: E402
@@ -98,6 +98,22 @@ def test_a_step_for_which_there_is_no_room_is_not_run(monkeypatch):
     ):
         report = schedsim.drop_in_report(model) if module is model else module.report()
         assert "not compared with the plain step: what it saves takes" in report
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), NotCompared("no space")])
+def test_a_comparison_that_finds_no_room_on_the_way_ends_no_training(monkeypatch, error):
+    """As of a disk that is full by then."""
+
+    def raises(self, *given, **options):
+        raise error
+
+    monkeypatch.setattr(Both, "difference", raises)
+    torch._dynamo.reset()
+    model, x, target = a_line()
+    module = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, effort=0.1)
+    assert "check          not compared with the plain step: no space" in module.report()
+    schedsim.rematerialize(model, x, "90%", in_place=True, effort=0.1)
+    assert "not compared with the plain step: no space" in schedsim.drop_in_report(model)
 
 
 def measured_comparisons(monkeypatch):
