@@ -17,9 +17,9 @@ from schedsim.plans.plan import Plan
 from .block_level.parts import OtherPath
 from .block_level.scheduled_blocks import plain_loss
 from .capture.skeleton import count_extra_inputs
-from .drop_in.checks.saved_elsewhere import saved_elsewhere
 from .guards.asking import OtherAnswer
 from .guards.plan_variants import PlainStepWarning
+from .guards.saved_elsewhere import saved_elsewhere
 from .ranks.wrappers import is_averaged, refuse_hidden_parameters, refusing_passes
 from .torch_private.module_tables import tables_of
 from .ways.way import Way

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
-from schedsim.units import format_bytes
 
 from ..block_level.repeated_forward import untouched
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
@@ -33,8 +32,9 @@ from ..torch_private.module_tables import as_itself, call_as_itself
 from ..torch_private.pytrees import tree_leaves
 from ..torch_private.sharded_groups import gathers_around
 from ..user_warnings import warn_user
+from ..whole_step.step_check import PlainMemory
 from .backend import compiled_part
-from .checks.plain_check import frugal_difference, noting
+from .checks.plain_check import difference, noting
 from .environment_reader import EnvironmentReader
 from .failed_forwards import GeneratorsBefore, run_up_to
 from .gathered_session import GatheredSession
@@ -145,6 +145,18 @@ class BudgetedCall:
             return self._planned(inputs, keywords)
         finally:
             self._may_trace = False
+
+    def _plain_memory(self) -> PlainMemory:
+        """The memory of the plain step; the report has the line that says so where it is taken."""
+        session = self.session
+
+        def say(line: str) -> None:
+            session.note(line)
+            warn_user(line, PlainStepWarning)
+
+        parts = session.parts
+        device = torch.device(parts[0].device if parts else "cpu")
+        return PlainMemory(lambda: session.store_all_bytes, device, say)
 
     def _say_transformed(self) -> None:
         """Say once that a call within a transform has no graph, no schedule and no budget."""
@@ -279,13 +291,13 @@ class BudgetedCall:
         New graphs are traced and planned on the way. Neither step changes any state.
         """
         model, session, self._is_due = self._model, self.session, False
-        name, found, is_over = type(model).__name__, None, False
+        name, found = type(model).__name__, None
         planned, refused = noting(lambda *inputs, **keywords: self._planned(inputs, keywords))
         with session.rehearsing(), as_itself(model), untouched(model):
-            rounded = session.options.compile
+            rounded, given = session.options.compile, (inputs, keywords)
             try:
-                found, is_over = frugal_difference(model, model, planned, inputs, keywords, rounded)
-            except Exception as error:  # the plain step forbids hooks, or a second backward
+                found = difference(model, model, planned, given, rounded, self._plain_memory())
+            except Exception as error:  # the plain step has no room, or forbids a second backward
                 text = " ".join(str(error).split())[:200]
                 session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
         if refused:
@@ -293,18 +305,11 @@ class BudgetedCall:
         session.note_compared()
         if found is None:
             session.num_compared += 1
-        if (found is None and is_over) or (found is not None and found.rounding):
-            line = f"a step of {name} is the plain one within rounding"
-            line += f": {found}" if found is not None else ""
-            if is_over:
-                taken = format_bytes(session.store_all_bytes)
-                line += (
-                    f"; to measure this, one step took the plain step's memory ({taken}), not the "
-                    "budget's"
-                )
+        elif found.rounding:
+            line = f"a step of {name} is the plain one within rounding: {found}"
             session.note(line)
             warn_user(line, RoundingWarning)
-        elif found is not None:
+        else:
             self._is_plain = True
             line = (
                 f"a new graph of {name} is not its plain step: {found}; it runs as it is from now "

@@ -21,9 +21,9 @@ from schedsim.errors import SchedsimError
 from ..block_level.repeated_forward import RandomState
 from ..guards.numpy_state import NumpyState
 from ..guards.recording import restore_python_generators
+from ..guards.saved_elsewhere import saved_elsewhere
 from ..torch_private.autocast_casts import remembered_cast
 from ..torch_private.pytrees import tree_leaves
-from .checks.saved_elsewhere import saved_elsewhere
 from .tracing import begins_call
 
 if TYPE_CHECKING:

@@ -195,7 +195,7 @@ class GatheredSession(Session):
     def _plan_beside(self, lasting_bytes: int | None) -> None:
         if lasting_bytes is not None:
             beside = lasting_bytes
-            self._room.beside(lambda: self._gathered.begin(beside + self._room.room_bytes))
+            self._room.beside(lambda: self._gathered.begin(beside))
 
     def running(self) -> AbstractContextManager[None]:
         """Around a forward, in which ranks gather: an error of one reaches all."""

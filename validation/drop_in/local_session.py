@@ -23,7 +23,6 @@ from .beside.evaluations import Evaluations
 from .beside.graphs_beside import GraphsBeside
 from .beside.held_state import HeldState, may_record
 from .beside.optimizer_steps import close_all
-from .beside.resident_bytes import Before
 from .call_report import describe_calls, describe_checks
 from .checks.added_gradients import AddedGradients, Trained
 from .drop_in_options import DropInOptions
@@ -31,6 +30,7 @@ from .parts.output_uses import OutputUse, gone_among
 from .parts.part_sizes import Binding
 from .parts.planned_part import PlannedPart
 from .parts.traced_part import TracedPart
+from .plans.resident_by_kind import Before
 from .plans.step_plans import StepPlans
 from .plans.unmeasured_steps import record_without_measurements
 from .records.step_calls import PartCall, StepCalls
@@ -69,6 +69,7 @@ class LocalSession(Session):
         self._coming: dict[int, int] | None = None
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
+        self._last_first: int | None = None  # the part with which the step before began
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
 
@@ -95,13 +96,14 @@ class LocalSession(Session):
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
         """Mark the block as no step of the loop; it may come in the middle of a step."""
-        resident_bytes = self.plans.known.resident_bytes
+        resident = self.plans.known.resident
+        before = resident.saved()
         self._room.looks.leaves()
         with super().rehearsing():
             try:
                 yield
             finally:
-                self.plans.leave_rehearsal(resident_bytes)
+                resident.restore(before)  # there was a second copy of the step's inputs
 
     def refused_again(
         self, error: InfeasibleBudgetError, step: Callable[[], None]
@@ -208,7 +210,10 @@ class LocalSession(Session):
         """Bytes that the present call may take beside what is resident, as far as it is known."""
         if self.budget_bytes is None:
             return math.inf
-        beside = max(self._held.total_bytes + self._kept_earlier(), self.plans.resident_bytes)
+        beside = max(
+            self._held.total_bytes + self._kept_earlier(),
+            self.plans.known.resident.now.resident_bytes,
+        )
         return self.budget_bytes - beside
 
     def _kept_earlier(self) -> int:
@@ -372,7 +377,7 @@ class LocalSession(Session):
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)
         self.plans.unmeasured.comes(key[0], binding)
-        self._room.beside(lambda: self._begin_plans(before))
+        self._room.beside(lambda: self._begin_plans(key[0], before))
         self._look_behind()
         wanted = turns.is_missing or known.is_longest(key, binding)
         wanted = wanted or turns.looks_at_passing(known.wants_passing)
@@ -423,25 +428,25 @@ class LocalSession(Session):
             ReplannedWarning,
         )
 
-    def _begin_plans(self, found: Before) -> None:
+    def _begin_plans(self, first: int, found: Before) -> None:
         """Begin the step beside what was `found`, and what the code behind a step has left."""
-        known, room = self.plans.known, self._room.room_bytes
-        before, left = known.resident_bytes, known.left_bytes + self._graphs.num_bytes
-        resident, passing = found.resident_bytes + room, found.passing_bytes
+        known = self.plans.known
+        before = known.resident.saved()
+        left = self._behind.left_by(self._last_first) + self._graphs.num_bytes
         try:
-            self.plans.begin(resident + left, passing)
+            self.plans.begin(first, found.with_more(left))
         except InfeasibleBudgetError as error:
-            if not left or room:
+            if not left or self._room.room_bytes:
                 raise
             least = error.min_feasible_bytes
             remedy = f"; budget={least} has room for them" if least else ""
             # It may be no part of the budget, as a model that was made meanwhile.
-            known.resident_bytes, known.left_bytes = before, 0
+            known.resident.restore(before)
             made = "before a step" if self._graphs.num_bytes else "behind a step"
             self._graphs.ignore()
-            self._behind.ignores_left = True
+            self._behind.ignore_left()
             self.plans.plan_anew()
-            self.plans.begin(resident, passing)
+            self.plans.begin(first, found)
             self._tell(
                 f"the loop holds {format_bytes(left)} that it has made {made}, beside which "
                 "no plan is within the budget: they are not counted, and steps may exceed it by "
@@ -461,6 +466,8 @@ class LocalSession(Session):
         self._room.ends(is_whole=is_whole)
         if is_whole and not self.is_rehearsing:
             self.plans.unmeasured.see(calls)
+        if calls.rows and not self.is_rehearsing:
+            self._last_first = calls.rows[0].key[0]
         self._read_step()
         self._look_at_order()
         self._recorder.stop()
@@ -514,8 +521,7 @@ class LocalSession(Session):
         if reading is None:
             return
         if reading.behind is not None and self.budget_bytes is not None:
-            left = self._behind.see(reading, self._step.given, self._coming)
-            known.left_bytes = max(known.left_bytes, left)
+            self._behind.see(calls.rows[0].key[0], reading, self._step.given, self._coming)
         if reading.record is None:
             return
         uses: dict[PlannedPart, OutputUse] = {}
@@ -571,7 +577,7 @@ class LocalSession(Session):
         if self.budget_bytes is None:
             return "no step has come yet"
         lines = [f"budget {format_bytes(self.budget_bytes)}"]
-        resident = max(0, self.plans.known.resident_bytes - self._room.room_bytes)
+        resident = self.plans.known.resident.most_bytes
         lines.append(f"  resident       {format_bytes(resident)}")
         if self.peak_bytes is not None:
             lines.append(f"  predicted peak {format_bytes(self.peak_bytes)}")

@@ -14,9 +14,11 @@ from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedErr
 from ..autocasts import run_backward
 from ..block_level.repeated_forward import untouched
 from ..capture.capture import record_step
+from ..guards.differential import NotCompared
 from ..guards.plan_variants import RoundingWarning
 from ..guards.reach import static_reach
 from ..guards.recording import detached_copies, refuse_iterators
+from ..guards.saved_elsewhere import copied_elsewhere, forbids_hooks
 from ..guards.state import StateSnapshot
 from ..guards.state_walk import HOOKS
 from ..ranks import Ranks
@@ -26,8 +28,9 @@ from ..torch_private.pytrees import tree_map_only
 from ..torch_private.sharded_groups import reducing
 from ..torch_private.storage_refs import DataPlaces
 from ..user_warnings import warn_user
-from ..whole_step.step_check import no_room_for
+from ..whole_step.step_check import PlainMemory, no_room_elsewhere
 from .checks.plain_check import (
+    MadeUpGradients,
     difference,
     difference_of_results,
     made_up_loss,
@@ -149,7 +152,7 @@ def _left_as_it_is(
     if records:
         with as_itself(model), suppress(Exception):  # what fails is told by the steps below
             recorded = record_step(
-                model, made_up_loss, inputs, keywords, parts_may_be_scripted=True
+                model, MadeUpGradients().loss, inputs, keywords, parts_may_be_scripted=True
             )
             written = recorded.written
     contents = [(tensor, tensor.detach().clone()) for tensor in written]
@@ -192,7 +195,7 @@ def _compared(
 ) -> str:
     """A line on how a step by the schedules compares with the plain one."""
     device = torch.device(session.parts[0].device)
-    why = no_room_for(session.store_all_bytes, device, 0)
+    why = no_room_elsewhere(session.store_all_bytes, device)
     if why is not None:
         return f"not compared with the plain step: {why}"
     call = replacement_of(model)
@@ -201,7 +204,12 @@ def _compared(
     # Dynamo no longer traces a function that was called in a mode which looks at every op.
     planned, refused = noting(call)
     with as_itself(model), untouched(model):
-        found = difference(model, model, planned, inputs, keywords, rounded)
+        try:
+            memory = PlainMemory(lambda: session.store_all_bytes, device)
+            found = difference(model, model, planned, (inputs, keywords), rounded, memory)
+        except (NotCompared, torch.OutOfMemoryError, OSError) as error:
+            text = " ".join(str(error).split())[:200]
+            return f"not compared with the plain step: {text}"
     if refused:
         raise refused[0]
     name = type(model).__name__
@@ -236,15 +244,22 @@ def _run_by_all(
     if not (session.checks and session.parts):
         return
     device = torch.device(session.parts[0].device)
-    why = no_room_for(session.store_all_bytes, device, 0)
+    why = no_room_elsewhere(session.store_all_bytes, device)
     reasons = [reason for reason in ranks.gather(why, "compare steps") if reason is not None]
     if reasons:
         session.check_note = f"not compared with the plain step: {reasons[0]}"
         return
-    planned = results_on_rank(model, model, inputs, keywords)
-    found = difference_of_results(
-        results_on_rank(model, call_as_itself(model), inputs, keywords), planned
-    )
+    given, plain = (inputs, keywords), call_as_itself(model)
+    with copied_elsewhere() as copied:
+        planned = results_on_rank(model, model, given, copied)
+        try:
+            expected = results_on_rank(model, plain, given, copied, saves_elsewhere=True)
+        except RuntimeError as error:
+            if not forbids_hooks(error):
+                raise
+            session.check_note = f"not compared with the plain step: {error}"
+            return
+        found = difference_of_results(expected, planned)
     if found is None:
         session.check_note = "outputs and gradients are the plain step's to the bit"
         return

@@ -3,6 +3,10 @@
 The only proof that a plan trains what the loop trains is to run both. Loss, gradients with their
 strides, buffers, inputs written in place, generators and the Python state are compared; all of it
 is as before afterwards.
+
+A device may have room for the budget alone. So what the plain step saves for its backward waits
+outside of its memory (`saved_elsewhere`); of the results only numbers that represent their bits are
+kept, and where these differ, both steps run once more, and copies wait there too.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from schedsim.errors import SchedsimError
 from ..autocasts import run_backward
 from ..measure.meters import Meter
 from ..torch_private.module_tables import buffers_of, step_hooks
-from ..torch_private.pytrees import tree_leaves
+from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, unseen_writes
 from .float64_step import Float64Step
 from .recording import (
@@ -30,9 +34,11 @@ from .recording import (
     python_generators,
     restore_python_generators,
 )
+from .saved_elsewhere import copied_elsewhere, forbids_hooks, is_plain, on_host, saved_elsewhere
 from .seen_formats import SeenFormats
 from .state import StateSnapshot
 from .state_change import same, shown
+from .tensor_bits import digest
 
 CHECKS = ("plan", "never")
 _NOISE = 64
@@ -115,6 +121,14 @@ class _Left:
     state: dict[str, Any]
 
 
+Kept = Callable[[Tensor], Tensor]
+"""Makes of a tensor what is kept of it to be compared."""
+
+
+class NotCompared(Exception):
+    """There is no room for a comparison."""
+
+
 @dataclass(frozen=True)
 class Both:
     """Runs steps from the present state, which stays.
@@ -125,26 +139,32 @@ class Both:
         Whose parameters, buffers and Python state count.
     recorded
         Of a forward, with what it writes in place.
-    kept
-        Makes of a tensor what is kept of it to be compared: a copy on the host, or a digest.
+    outputs, to_loss
+        Of what a step returns: the tensors that are compared too, and the loss. By default a step
+        returns its loss.
+    takes_more
+        Called before the plain step runs with all that it saves in the device's memory, with the
+        reason; it may raise `NotCompared`.
     """
 
     model: nn.Module
     loss: Any
     recorded: Recorded | None
-    kept: Callable[[Tensor], Tensor] = lambda tensor: on_host(tensor)
+    outputs: Callable[[Any], Sequence[Tensor]] = lambda found: ()
+    to_loss: Callable[[Any], Tensor] = lambda found: found
+    takes_more: Callable[[str], None] = lambda why: None
 
     def difference(
         self,
-        plain: Callable[..., Tensor],
-        planned: Callable[..., Tensor],
+        plain: Callable[..., Any],
+        planned: Callable[..., Any],
         inputs: tuple[Any, ...],
         keywords: Mapping[str, Any],
         *,
         rounded: bool = False,
         exact: Float64Step | None = None,
     ) -> Difference | None:
-        """The first difference between the steps `planned` and `plain`; both give the loss.
+        """The first difference between the steps `planned` and `plain`.
 
         Parameters
         ----------
@@ -154,65 +174,115 @@ class Both:
             The plain step in float64: a result that is off by more than rounding is no difference
             where it is as exact as the plain step's.
 
+        Raises
+        ------
+        NotCompared
+            The plain step can only run with its own memory, for which there is no room.
+
         Notes
         -----
         Where a step that may be `rounded` computes in half precision, as under autocast, its
         results have the digits of that format, also those in float32.
         """
-        # torch cannot trace the backward of a branch once its forward has run within a mode.
-        looks = rounded and not (self.recorded is not None and self.recorded.branches)
-        with SeenFormats() if looks else nullcontext() as seen:
-            expected = self.run(plain, inputs, keywords)
-        coarsest = seen.coarsest if seen is not None else None
-        if rounded and self.draws(expected):
-            return None  # it draws other numbers by design, which nothing can be told by
-        try:
-            found = self.run(planned, inputs, keywords)
-        except Exception as error:  # of a kernel, of the runtime: no step to train by
-            text = " ".join(str(error).split())[:200]
-            return Difference(f"it fails: {type(error).__name__}: {text}")
-        difference = _difference(expected, found, rounded, exact, coarsest)
-        if difference is None or not difference.rounding:
-            return difference
-        # Some kernels of CUDA give other bits every time: then nothing can be told by bits.
-        again = _difference(expected, self.run(plain, inputs, keywords), rounded)
-        return None if again is not None else difference
+
+        def of_plain(kept: Kept) -> _Left:
+            return self._run_plain(plain, inputs, keywords, kept, copied)
+
+        def of_planned(kept: Kept) -> _Left:
+            try:
+                return self.run(planned, inputs, keywords, kept, copied)
+            except Exception as error:  # of a kernel, of the runtime: no step to train by
+                text = " ".join(str(error).split())[:200]
+                raise _PlannedFails(f"it fails: {type(error).__name__}: {text}") from None
+
+        with copied_elsewhere() as copied:
+            try:
+                if not rounded:
+                    expected = of_plain(_digest)
+                    if _difference(expected, of_planned(_digest), False) is None:
+                        return None
+                # torch cannot trace the backward of a branch once its forward has run in a mode.
+                looks = rounded and not (self.recorded is not None and self.recorded.branches)
+                with SeenFormats() if looks else nullcontext() as seen:
+                    expected = of_plain(copied)
+                if rounded and self.draws(expected):
+                    return None  # it draws other numbers by design, which nothing can be told by
+                found = of_planned(copied)
+            except _PlannedFails as error:
+                return Difference(str(error))
+            coarsest = seen.coarsest if seen is not None else None
+            difference = _difference(expected, found, rounded, exact, coarsest)
+            if difference is None or not difference.rounding:
+                return difference
+            # Some kernels of CUDA give other bits every time: then nothing can be told by bits.
+            again = _difference(expected, of_plain(copied), rounded)
+            return None if again is not None else difference
 
     def run(
         self,
-        step: Callable[..., Tensor],
+        step: Callable[..., Any],
         inputs: tuple[Any, ...],
         keywords: Mapping[str, Any],
+        kept: Kept = on_host,
+        aside: Kept | None = None,
+        *,
+        saves_elsewhere: bool = False,
     ) -> _Left:
-        """The results of a forward and backward of `step`."""
-        inputs, keywords = detached_copies((inputs, dict(keywords)))
+        """The results of a forward and backward of `step`.
+
+        Parameters
+        ----------
+        aside
+            Puts a copy outside of the device's memory, of what the step may write. By default
+            copies are in that memory.
+        saves_elsewhere
+            Whether what the step saves for its backward waits outside of it too.
+        """
+        given = _Given((inputs, dict(keywords)), aside)
         state = self.recorded.state() if self.recorded is not None else None
         python = python_generators()
         roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
         parameters = {f"{n}": p for root in roots for n, p in root.named_parameters()}
-        with self._kept(roots):
+        stay = [*parameters.values(), *(b for root in roots for b in root.buffers())]
+        with self._kept(roots, aside):
             try:
-                loss = step(*inputs, **keywords)
-                run_backward(loss)
-                return self._left(loss, parameters, inputs, keywords, state)
+                with saved_elsewhere(stay) if saves_elsewhere else nullcontext():
+                    found = step(*given.inputs, **given.keywords)
+                    outputs = [(f"output {i}", kept(t)) for i, t in enumerate(self.outputs(found))]
+                    loss = self.to_loss(found)
+                    del found
+                    run_backward(loss)
+                return self._left(loss, _Leaves(kept, parameters, given.leaves), outputs, state)
             finally:
+                given.restore()
                 if state is not None:
                     state.restore()
                 restore_python_generators(python)
 
+    def _run_plain(
+        self,
+        step: Callable[..., Any],
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        kept: Kept = on_host,
+        aside: Kept | None = None,
+    ) -> _Left:
+        """The results of the plain step, which saves outside of the device's memory if it can."""
+        try:
+            return self.run(step, inputs, keywords, kept, aside, saves_elsewhere=True)
+        except RuntimeError as error:
+            if not forbids_hooks(error):
+                raise
+        self.takes_more("it bears no hooks of saved tensors, by which they could wait elsewhere")
+        return self.run(step, inputs, keywords, kept, aside)
+
     def results(
-        self, step: Callable[..., Tensor], inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+        self, step: Callable[..., Any], inputs: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        """The loss, gradients and buffers of `step`, by the names in a `Difference`."""
-        left = self.run(step, inputs, keywords)
+        """The loss, gradients and buffers of a plain `step`, by the names in a `Difference`."""
+        left = self._run_plain(step, inputs, keywords)
         named = {name: t for name, t, _ in left.gradients if t is not None}
         return {"the loss": left.loss, **named, **dict(left.tensors)}
-
-    def compared(
-        self, expected: _Left, found: _Left, *, rounded: bool = False
-    ) -> Difference | None:
-        """The difference between two results of `run`; for digests, whether there is one."""
-        return _difference(expected, found, rounded)
 
     def draws(self, left: _Left) -> bool:
         """Whether the step with these results drew numbers: it has put the generators back."""
@@ -232,9 +302,9 @@ class Both:
         roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
 
         def forward_and_backward() -> None:
-            run_backward(step(*inputs, **keywords))
+            run_backward(self.to_loss(step(*inputs, **keywords)))
 
-        with self._kept(roots):
+        with self._kept(roots, None):
             try:
                 [reading] = meter.read(forward_and_backward)
             finally:
@@ -246,32 +316,20 @@ class Both:
     def _left(
         self,
         loss: Tensor,
-        parameters: Mapping[str, nn.Parameter],
-        inputs: Any,
-        keywords: Any,
+        leaves: _Leaves,
+        outputs: Sequence[tuple[str, Tensor]],
         state: StateSnapshot | None,
     ) -> _Left:
-        gradients: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
-        leaves = [t for t in tree_leaves((inputs, keywords)) if isinstance(t, Tensor)]
-        named: list[tuple[str, Tensor]] = [*parameters.items()]
-        named += self.recorded.foreign if self.recorded is not None else ()
-        named += [(f"input {i}", leaf) for i, leaf in enumerate(leaves) if leaf.requires_grad]
-        for name, tensor in named:
-            gradient = tensor.grad
-            if gradient is None:
-                gradients.append((f"the gradient of {name}", None, ()))
-            else:
-                gradients.append(
-                    (f"the gradient of {name}", self.kept(gradient), _strides(gradient))
-                )
+        kept, recorded = leaves.kept, self.recorded
+        gradients = leaves.gradients(recorded.foreign if recorded is not None else ())
         roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
-        tensors = [(f"buffer {n}", self.kept(b)) for root in roots for n, b in root.named_buffers()]
-        tensors += [(f"input {i}", self.kept(leaf)) for i, leaf in enumerate(leaves)]
-        if self.recorded is not None:
-            changed = (*self.recorded.written, *self.recorded.moved)
-            tensors += [("a tensor", self.kept(t)) for t in changed]
+        tensors = [(f"buffer {n}", kept(b)) for root in roots for n, b in root.named_buffers()]
+        tensors += [(f"input {i}", kept(leaf)) for i, leaf in enumerate(leaves.inputs)]
+        if recorded is not None:
+            tensors += [("a tensor", kept(t)) for t in (*recorded.written, *recorded.moved)]
         if state is not None:
             tensors += state.torch_generators()
+        tensors += outputs
         left: dict[str, Any] = {}
         for change in state.changes() if state is not None else []:
             left[change.path] = _taken(change.now)
@@ -282,13 +340,13 @@ class Both:
         )
 
     @contextmanager
-    def _kept(self, roots: list[nn.Module]) -> Iterator[None]:
+    def _kept(self, roots: list[nn.Module], aside: Kept | None) -> Iterator[None]:
         """Gradients, buffers, generators and what else is written in place, as they are now."""
         parameters: list[Tensor] = [p for root in roots for p in root.parameters()]
         parameters += [t for _, t in self.recorded.foreign] if self.recorded is not None else ()
         own = [(p, p.grad) for p in parameters]
         tables = [
-            (module, name, buffer, buffer.detach().clone())
+            (module, name, buffer, _copy(buffer, aside))
             for root in roots
             for module in root.modules()
             for name, buffer in buffers_of(module).items()
@@ -298,7 +356,7 @@ class Both:
         moved = self.recorded.moved if self.recorded is not None else ()
         buffers = tuple(buffer for _, _, buffer, _ in tables)
         held = DataPlaces([*parameters, *moved, *buffers, *written])
-        contents = [(tensor, tensor.detach().clone()) for tensor in written]
+        contents = [(tensor, _copy(tensor, aside)) for tensor in written]
         devices = sorted({p.device for p in parameters if p.device.type == "cuda"}, key=str)
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(devices))
@@ -321,6 +379,90 @@ class Both:
                         tensor.copy_(content)
 
 
+def _copy(tensor: Tensor, aside: Kept | None) -> Tensor:
+    """A copy of `tensor`, by `aside` where its memory holds its numbers as they are."""
+    tensor = tensor.detach()
+    return tensor.clone() if aside is None or not is_plain(tensor) else aside(tensor)
+
+
+class _Given:
+    """What a step is given: its tensors are lent to it, or copied where no copy can be put aside.
+
+    Attributes
+    ----------
+    inputs, keywords
+        With leaves in the place of tensors.
+    leaves
+        These, in their order.
+    """
+
+    def __init__(self, given: tuple[tuple[Any, ...], dict[str, Any]], aside: Kept | None) -> None:
+        self._lent: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self.inputs, self.keywords = (
+            detached_copies(given) if aside is None else self._lend(given, aside)
+        )
+        self.leaves = [
+            t for t in tree_leaves((self.inputs, self.keywords)) if isinstance(t, Tensor)
+        ]
+
+    def _lend(self, given: Any, aside: Kept) -> Any:
+        copied: dict[int, Tensor] = {}
+
+        def lent(tensor: Tensor) -> Tensor:
+            if id(tensor) not in copied:
+                if not is_plain(tensor.detach()):
+                    copied[id(tensor)] = detached_copies(tensor)
+                else:
+                    # Code that saved it need not know what is written here, and undone.
+                    leaf = tensor.data.requires_grad_(tensor.requires_grad)
+                    self._lent[id(tensor)] = leaf, leaf._version, aside(tensor)
+                    copied[id(tensor)] = leaf
+            return copied[id(tensor)]
+
+        return tree_map_only(Tensor, lent, given)
+
+    def restore(self) -> None:
+        """Undo what was written into tensors that were lent."""
+        with torch.no_grad():
+            for leaf, version, content in self._lent.values():
+                if leaf._version != version:
+                    leaf.copy_(content)
+
+
+class _Leaves:
+    """The tensors that a step gives gradients, and what is kept of these."""
+
+    def __init__(
+        self, kept: Kept, parameters: Mapping[str, nn.Parameter], inputs: Sequence[Tensor]
+    ) -> None:
+        self.kept, self._parameters, self.inputs = kept, parameters, inputs
+
+    def gradients(
+        self, foreign: Sequence[tuple[str, Tensor]]
+    ) -> list[tuple[str, Tensor | None, tuple[int, ...]]]:
+        """Each gradient by name, and its strides; those of `foreign` tensors among them."""
+        named: list[tuple[str, Tensor]] = [*self._parameters.items(), *foreign]
+        named += [(f"input {i}", it) for i, it in enumerate(self.inputs) if it.requires_grad]
+        found: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
+        for name, tensor in named:
+            gradient = tensor.grad
+            what = f"the gradient of {name}"
+            if gradient is None:
+                found.append((what, None, ()))
+            else:
+                found.append((what, self.kept(gradient), _strides(gradient)))
+        return found
+
+
+class _PlannedFails(Exception):
+    """The planned step raises."""
+
+
+def _digest(tensor: Tensor) -> Tensor:
+    """Numbers that represent the bits of `tensor`, or a copy of it where it has no plain memory."""
+    return digest(tensor.detach()) if is_plain(tensor.detach()) else on_host(tensor)
+
+
 @contextmanager
 def without_step_hooks(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Without hooks that run when a gradient is there: an optimizer's step may be among them."""
@@ -339,17 +481,6 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
     if tensor.layout is not torch.strided:
         return ()
     return tuple(s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1)
-
-
-def on_host(tensor: Tensor) -> Tensor:
-    """A copy of `tensor`, or of this rank's share of it, in the host's memory."""
-    tensor = tensor.detach()
-    local = getattr(tensor, "to_local", None)  # of a sharded one
-    if local is not None and type(tensor) is not Tensor:
-        tensor = local()
-    if tensor.layout is torch.strided and tensor.numel() and not tensor.untyped_storage().nbytes():
-        return torch.empty(0)  # a whole parameter of FSDP2 between two uses: nothing to read
-    return tensor.to("cpu", copy=True)
 
 
 def _taken(value: Any) -> Any:

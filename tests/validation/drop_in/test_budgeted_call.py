@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 
 from in_place_models import Net  # noqa: E402
 from schedsim.validation.drop_in import budgeted_call  # noqa: E402
-from schedsim.validation.drop_in.checks.plain_check import FrugalDifference  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.differential import Difference  # noqa: E402
 from schedsim.validation.guards.plan_variants import (  # noqa: E402
@@ -302,11 +301,19 @@ def test_the_mode_of_a_model_stays_and_steps_in_either_are_within_the_budget(bat
 
 @pytest.mark.slow
 def test_a_comparison_that_takes_the_memory_of_the_plain_step_says_so(batch, monkeypatch):
-    """Where a graph differs by more than rounding, and is as exact as the plain step."""
+    """The report has the line, and names what differs by rounding."""
     model = Net(depth=2)
     schedsim.rematerialize(model, batch[0], "1MiB", in_place=True, effort=0.2)
-    found = FrugalDifference(Difference("x is off by 1e-07", True), True)
-    monkeypatch.setattr(budgeted_call, "frugal_difference", lambda *_: found)
+
+    def found(*given):
+        given[-1].take("because")
+        return Difference("x is off by 1e-07", True)
+
+    monkeypatch.setattr(budgeted_call, "difference", found)
     model.scale = 0.5
-    with pytest.warns(RoundingWarning, match=r"1e-07; .* the plain step's memory \(.*B\)"):
+    with (
+        pytest.warns(PlainStepWarning, match=r"takes the plain step's memory \(.*B\)"),
+        pytest.warns(RoundingWarning, match="1e-07"),
+    ):
         model(batch[0])["hidden"].sum().backward()
+    assert "not the budget's: because" in schedsim.drop_in_report(model)

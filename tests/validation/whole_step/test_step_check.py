@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import torch.nn.functional as F  # noqa: E402
+from schedsim.validation.guards.differential import Both, NotCompared  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.whole_step import step_check  # noqa: E402
-from schedsim.validation.whole_step.step_check import no_room_for  # noqa: E402
+from schedsim.validation.whole_step.step_check import no_room_elsewhere, no_room_for  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -77,12 +81,73 @@ def test_bytes_left_over_are_not_compared(monkeypatch):
     assert "the dry device computes no values" in planned.report()
 
 
-def test_a_step_that_would_not_fit_is_not_run(monkeypatch):
-    """Half of the host's memory is the limit; the line says what the step takes."""
+def test_a_step_for_which_there_is_no_room_is_not_run(monkeypatch):
+    """Half of the host's memory is the limit, or what is free on disk; the line says the bytes."""
     monkeypatch.setattr(step_check, "device_memory_bytes", lambda device: 2000)
-    cpu = torch.device("cpu")
-    assert no_room_for(1000, cpu, 0) is None
-    assert no_room_for(1001, cpu, 0) == "that takes 1.00 kB (0.98 KiB)"
+    monkeypatch.setattr(step_check.shutil, "disk_usage", lambda folder: SimpleNamespace(free=500))
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert no_room_for(1000, cpu) is None
+    assert no_room_for(1001, cpu) == "that takes 1.00 kB (0.98 KiB)"
+    assert no_room_elsewhere(500, cpu) is None
+    assert no_room_elsewhere(1000, cuda) is None
+    assert "the host's memory has no room" in no_room_elsewhere(1001, cuda)
+    model, x, target = a_line()
+    for module in (
+        schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, effort=0.1),
+        schedsim.rematerialize(model, x, "90%", in_place=True, effort=0.1),
+    ):
+        report = schedsim.drop_in_report(model) if module is model else module.report()
+        assert "not compared with the plain step: what it saves takes" in report
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), NotCompared("no space")])
+def test_a_comparison_that_finds_no_room_on_the_way_ends_no_training(monkeypatch, error):
+    """As of a disk that is full by then."""
+
+    def raises(self, *given, **options):
+        raise error
+
+    monkeypatch.setattr(Both, "difference", raises)
+    torch._dynamo.reset()
     model, x, target = a_line()
     module = schedsim.rematerialize(model, (x, target), "90%", F.mse_loss, effort=0.1)
-    assert "check          not compared with the plain step: that takes" in module.report()
+    assert "check          not compared with the plain step: no space" in module.report()
+    schedsim.rematerialize(model, x, "90%", in_place=True, effort=0.1)
+    assert "not compared with the plain step: no space" in schedsim.drop_in_report(model)
+
+
+def measured_comparisons(monkeypatch):
+    """Bytes of the comparisons of steps that come, by the allocator's record."""
+    peaks, honest = [], Both.difference
+
+    def measured(self, *given, **options):
+        [reading] = AllocatorMeter().read(lambda: honest(self, *given, **options))
+        peaks.append(reading.peak_bytes)
+        return reading.result
+
+    monkeypatch.setattr(Both, "difference", measured)
+    return peaks
+
+
+@pytest.mark.parametrize("door", ["whole", "in place"])
+def test_a_plan_is_compared_within_its_budget(monkeypatch, door):
+    """A device that holds the budget alone has no room for what the plain step keeps."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(12)))
+    x = torch.randn(1024, 16)
+    resident = storage_bytes([*model.parameters(), x])
+    loss = lambda y: y.square().mean()  # noqa: E731
+    [plain] = AllocatorMeter().read(lambda: loss(model(x)).backward())
+    model.zero_grad()
+    budget = resident + int(0.6 * plain.peak_bytes)
+    peaks = measured_comparisons(monkeypatch)
+    if door == "whole":
+        module = schedsim.rematerialize(model, x, budget, loss, effort=0.1)
+        report = module.report()
+    else:
+        schedsim.rematerialize(model, x, budget, in_place=True, effort=0.1)
+        report = schedsim.drop_in_report(model)
+    assert "are the plain step's to the bit" in report
+    [peak] = peaks
+    assert resident + peak <= budget < resident + plain.peak_bytes

@@ -44,13 +44,13 @@ class PlansBesideRoom(Protocol):
         Whether the budget was given as a share.
     peak_bytes
         The predicted peak, with the room.
-    resident_bytes
-        Bytes that plans are made beside, the room among them.
+    room_bytes
+        Bytes of the budget that plans leave to the allocator.
     present
         What tells the present plan from others.
     """
 
-    resident_bytes: int
+    room_bytes: int
 
     @property
     def budget_bytes(self) -> int | None: ...
@@ -76,8 +76,6 @@ class AllocatorRoom:
 
     Attributes
     ----------
-    room_bytes
-        Bytes of the budget that plans leave to the allocator.
     looks : ReservedLooks
         What steps reserve.
     """
@@ -85,12 +83,16 @@ class AllocatorRoom:
     def __init__(self, plans: PlansBesideRoom, tell: Tell) -> None:
         self._plans, self._tell = plans, tell
         self.looks = ReservedLooks()
-        self.room_bytes = 0
         self._is_closed = self._is_told = False
         self._tried: list[tuple[int, int]] = []  # what each plan has reserved, and its room
         self._too_small = 0  # the largest room for which a plan has reserved too much
         self._enough: int | None = None  # the room that sufficed, while a smaller one is tried
         self._num_smaller = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of the budget that plans leave to the allocator."""
+        return self._plans.room_bytes
 
     def begins(self, device: torch.device) -> None:
         """A step of the loop begins by the present plan, which no record measures."""
@@ -161,13 +163,11 @@ class AllocatorRoom:
         InfeasibleBudgetError
             Nothing fits without it either.
         """
-        before = self._plans.resident_bytes
         try:
             return plan()
         except InfeasibleBudgetError:
             if not self.room_bytes:
                 raise
-            self._plans.resident_bytes = before
             self._is_closed = True
             self._leave(self._fallback())
             self._tell(
@@ -183,8 +183,7 @@ class AllocatorRoom:
 
     def _leave(self, room_bytes: int) -> None:
         """Plan anew with so much room, when the next step begins."""
-        self._plans.resident_bytes += room_bytes - self.room_bytes
-        self.room_bytes = room_bytes
+        self._plans.room_bytes = room_bytes
         self._plans.plan_anew()
 
     def report(self) -> list[str]:

@@ -24,17 +24,15 @@ class BehindBackward:
     held
         What the model holds.
 
-    Attributes
-    ----------
-    ignores_left
-        Whether what the code leaves is no part of the budget.
+    What it leaves for the next step differs by the kind of step, which its first part tells.
     """
 
     def __init__(self, held: HeldState) -> None:
         self._held = held
         self._before: set[int] = set()
         self._peak_bytes = 0  # in the step that was measured last
-        self._is_said = self.ignores_left = False
+        self._is_said = self._ignores_left = False
+        self._left: dict[int, int] = {}
 
     def begin(self) -> None:
         """The step begins: the record tells nothing of the gradients that are there."""
@@ -42,11 +40,12 @@ class BehindBackward:
 
     def see(
         self,
+        first: int,
         reading: StepReading,
         given: Mapping[int, int],
         coming: Container[int] | None,
-    ) -> int:
-        """Learn from a measured step; bytes that the loop holds on from the code behind it.
+    ) -> None:
+        """Learn from a measured step that began with a call of part `first`.
 
         Parameters
         ----------
@@ -58,9 +57,23 @@ class BehindBackward:
         """
         assert reading.behind is not None
         self._peak_bytes = self.peak_bytes(reading.behind, sum(given.values()))
-        if coming is None or self.ignores_left or self._held.is_stepping:
-            return 0
-        return self.left_bytes(reading.left_blocks, coming)
+        if coming is None or self._ignores_left or self._held.is_stepping:
+            return
+        left = self.left_bytes(reading.left_blocks, coming)
+        self._left[first] = max(left, self._left.get(first, 0))
+
+    def left_by(self, first: int | None) -> int:
+        """Most bytes that the code behind a step which began so has left, as far as it is known.
+
+        Of a kind that was not measured, the most that any has left.
+        """
+        if first is not None and first in self._left:
+            return self._left[first]
+        return max(self._left.values(), default=0)
+
+    def ignore_left(self) -> None:
+        """Count nothing that the code leaves: it is no part of the budget."""
+        self._left, self._ignores_left = {}, True
 
     def peak_bytes(self, stretch: OutsideBytes, given_bytes: int) -> int:
         """The most bytes in the last `stretch` of the record, beside those that the step is given.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -14,6 +14,7 @@ from ...measure.storage import bytes_by_place
 from ..parts.output_uses import alive_bytes
 from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
+from ..plans.resident_by_kind import Before
 from ..records.present_step import PresentStep
 from ..records.step_calls import PartCall
 from .earlier_results import EarlierResults
@@ -28,21 +29,6 @@ They grow from step to step, and no step is to be planned anew for each.
 """
 _MOST_COLLECTED = 3  # times that cycles are looked for: other models may keep something always
 _all: weakref.WeakSet[ResidentBytes] = weakref.WeakSet()
-
-
-class Before(NamedTuple):
-    """Bytes that exist before a step, the inputs of its first part excluded.
-
-    Attributes
-    ----------
-    resident_bytes
-        What is there throughout.
-    passing_bytes
-        Results of an earlier step, which the forwards find and the backwards do not.
-    """
-
-    resident_bytes: int
-    passing_bytes: int
 
 
 class ResidentBytes:
@@ -101,6 +87,7 @@ class ResidentBytes:
         step.given, self._handed = self._handed | read, {}
         others = sum(size for place, size in step.given.items() if place not in read)
         self.others_bytes = self._kept_by_others(read)
+        lasting = self._held.lasting_bytes
         found = self._held.total_bytes + others + self.others_bytes + self.left_bytes()
         stale, few = self._stale_bytes(budget_bytes)
         passing = stale if results_pass else 0
@@ -109,7 +96,7 @@ class ResidentBytes:
             device = next(t.device for t in arguments if isinstance(t, torch.Tensor) and t.is_cuda)
             requested = requested_bytes(device)
             found = max(found, requested - part.input_bytes(binding) - passing)
-        return Before(found, passing)
+        return Before(lasting, max(0, found - lasting), passing)
 
     def _stale_bytes(self, budget_bytes: int | None) -> tuple[int, int]:
         """Bytes of results of earlier steps that are there; or room for them, if they are few."""

@@ -1,15 +1,13 @@
 """Comparison of a model's step in place with the plain step, before the loop and within it.
 
 Within the loop, the comparison comes with every new graph of Dynamo: that two schedules of one
-graph agree says nothing about the graph. Such a comparison keeps only numbers that represent bits,
-and what the plain step saves for its backward is stored outside of the device's memory.
+graph agree says nothing about the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -22,15 +20,16 @@ from ...autocasts import run_backward
 from ...block_level.repeated_forward import nearly_equal, same_values, untouched
 from ...capture.capture import record_step
 from ...guards.differential import Both, Difference
-from ...guards.float64_step import Float64Step, in_float64
-from ...guards.recording import Recorded, detached_copies
+from ...guards.float64_step import in_float64
+from ...guards.recording import detached_copies
+from ...guards.saved_elsewhere import saved_elsewhere
 from ...guards.state_change import ATOMS
 from ...guards.state_walk import slots_of
+from ...guards.tensor_bits import made_up_gradient
 from ...measure.storage import local
 from ...torch_private.module_tables import buffers_of, parameters_of
 from ...torch_private.pytrees import tree_leaves
-from .saved_elsewhere import copied_elsewhere, saved_elsewhere
-from .tensor_bits import bits_of, made_up_gradient
+from ...whole_step.step_check import PlainMemory
 
 Step = Callable[..., Any]
 _DEPTH = 4
@@ -100,9 +99,9 @@ def difference(
     model: nn.Module,
     plain: Step,
     planned: Step,
-    inputs: tuple[Any, ...],
-    keywords: Mapping[str, Any],
+    given: tuple[tuple[Any, ...], Mapping[str, Any]],
     rounded: bool,
+    memory: PlainMemory,
 ) -> Difference | None:
     """The difference of a step by `planned` from one by `plain`; all state is restored.
 
@@ -111,132 +110,29 @@ def difference(
     plain, planned
         Functions that give the output of `model`, which must be called without its budget
         meanwhile.
+    given
+        Inputs and keywords.
     rounded
         Whether the planned step is known to round differently.
+    memory
+        Of the plain step, which is taken only where it must be.
+
+    Raises
+    ------
+    NotCompared
+        There is no room for the comparison.
     """
-    recorded = record_step(model, made_up_loss, inputs, keywords, parts_may_be_scripted=True)
-    both = Both(model, made_up_loss, recorded)
+    made_up, (inputs, keywords) = MadeUpGradients(), given
 
     def in_wide_numbers(nudge: int | None) -> Mapping[str, Tensor]:
-        wide, given, named = in_float64((model, inputs, dict(keywords)), nudge)
+        wide, *its = in_float64((model, inputs, dict(keywords)), nudge)
+        return Both(wide, None, None, _tensors, made_up.loss).results(wide, *its)
 
-        def step(*inputs: Any, **keywords: Any) -> Tensor:
-            return made_up_loss(wide(*inputs, **keywords))
-
-        return Both(wide, made_up_loss, None).results(step, given, named)
-
-    return both.difference(
-        lambda *inputs, **keywords: made_up_loss(plain(*inputs, **keywords)),
-        lambda *inputs, **keywords: made_up_loss(planned(*inputs, **keywords)),
-        inputs,
-        keywords,
-        rounded=rounded,
-        exact=Float64Step(in_wide_numbers) if rounded else None,
-    )
-
-
-class FrugalDifference(NamedTuple):
-    """The difference of a step from the plain one, and whether it took the plain step's memory."""
-
-    found: Difference | None
-    is_over: bool
-
-
-def frugal_difference(
-    model: nn.Module,
-    plain: Step,
-    planned: Step,
-    inputs: tuple[Any, ...],
-    keywords: Mapping[str, Any],
-    rounded: bool,
-) -> FrugalDifference:
-    """The `difference`, with no more memory than the planned step takes.
-
-    Where bits differ, both steps run once more, and their results are kept outside of the
-    device's memory too. The plain step's memory is taken only where the difference is more than
-    rounding, or a step fails: such a graph is not used, or it is as exact as the plain step.
-    """
     with _of_leaves(model):
-        recorded = record_step(model, _Digest.of, inputs, keywords, parts_may_be_scripted=True)
-        frugal = _Frugal(model, plain, planned, inputs, keywords, recorded)
-        try:
-            if not rounded and frugal.has_equal_bits():
-                return FrugalDifference(None, False)
-            found = frugal.difference(rounded)
-            if found is None or found.rounding:
-                return FrugalDifference(found, False)
-        except _PlannedFails:  # the comparison below reports it
-            pass
-        return FrugalDifference(difference(model, plain, planned, inputs, keywords, rounded), True)
-
-
-class _PlannedFails(Exception):
-    """The planned step raises."""
-
-
-@dataclass(frozen=True)
-class _Frugal:
-    """Runs both steps while what the plain one saves is stored elsewhere."""
-
-    model: nn.Module
-    plain: Step
-    planned: Step
-    inputs: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-    recorded: Recorded
-
-    def has_equal_bits(self) -> bool:
-        """Whether all results have the same bits; only numbers that stand for them are kept."""
-        both = Both(self.model, _Digest.of, self.recorded, kept=digest)
-        expected = self._expected(both, _Digest.of)
-        return both.compared(expected, self._found(both, _Digest.of)) is None
-
-    def difference(self, rounded: bool) -> Difference | None:
-        """The difference of the results, which are copied elsewhere."""
-        with copied_elsewhere() as copied:
-            both = Both(self.model, _Digest.of, self.recorded, kept=copied)
-
-            def run(results: Callable[..., Any]) -> Any:
-                outputs: list[tuple[str, Tensor]] = []
-
-                def loss(output: Any) -> Tensor:
-                    leaves = enumerate(_tensors(output))
-                    outputs.extend((f"output {i}", copied(leaf)) for i, leaf in leaves)
-                    return _Digest.of(output, reads=False)
-
-                left = results(both, loss)
-                left.tensors.extend(outputs)
-                return left
-
-            expected = run(self._expected)
-            if rounded and both.draws(expected):
-                return None  # it draws other numbers by design, which nothing can be told by
-            found = both.compared(expected, run(self._found), rounded=rounded)
-            if found is None or not found.rounding:
-                return found
-            # Some kernels of CUDA give other bits every time: then nothing can be told by bits.
-            again = both.compared(expected, run(self._expected))
-            return None if again is not None else found
-
-    def _expected(self, both: Both, loss: Callable[..., Tensor]) -> Any:
-        with saved_elsewhere([*self.model.parameters(), *self.model.buffers()]):
-            return both.run(
-                lambda *inputs, **keywords: loss(self.plain(*inputs, **keywords)),
-                self.inputs,
-                self.keywords,
-            )
-
-    def _found(self, both: Both, loss: Callable[..., Tensor]) -> Any:
-        try:
-            return both.run(
-                lambda *inputs, **keywords: loss(self.planned(*inputs, **keywords)),
-                self.inputs,
-                self.keywords,
-            )
-        except SchedsimError:
-            raise
-        except Exception as error:
-            raise _PlannedFails from error
+        recorded = record_step(model, made_up.loss, inputs, keywords, parts_may_be_scripted=True)
+        both = Both(model, None, recorded, _tensors, made_up.loss, memory.take)
+        exact = memory.float64_step(in_wide_numbers) if rounded else None
+        return both.difference(plain, planned, inputs, keywords, rounded=rounded, exact=exact)
 
 
 @contextmanager
@@ -276,23 +172,35 @@ def run_on_rank(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str
 
 
 def results_on_rank(
-    model: nn.Module, step: Step, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    model: nn.Module,
+    step: Step,
+    given: tuple[tuple[Any, ...], Mapping[str, Any]],
+    copied: Callable[[Tensor], Tensor],
+    *,
+    saves_elsewhere: bool = False,
 ) -> Results:
-    """The results of a step of a model that communicates; all state is restored."""
-    with untouched(model), without_gradients(model):
+    """The results of a step of a model that communicates; all state is restored.
+
+    Parameters
+    ----------
+    copied
+        Makes the copies that are given.
+    saves_elsewhere
+        Whether what the step saves for its backward waits outside of the device's memory.
+    """
+    stay = [*model.parameters(), *model.buffers()]
+    elsewhere = saved_elsewhere(stay) if saves_elsewhere else nullcontext()
+    inputs, keywords = given
+    with untouched(model), without_gradients(model), elsewhere:
         inputs, keywords = detached_copies((inputs, dict(keywords)))
         output = step(*inputs, **keywords)
-        left: Results = {
-            f"output {i}": leaf.detach().clone() for i, leaf in enumerate(_tensors(output))
-        }
+        left: Results = {f"output {i}": copied(leaf) for i, leaf in enumerate(_tensors(output))}
         loss = made_up_loss(output)
         del output
         run_backward(loss)
         for name, parameter in model.named_parameters():
             gradient = parameter.grad
-            left[f"the gradient of {name}"] = (
-                None if gradient is None else local(gradient).detach().clone()
-            )
+            left[f"the gradient of {name}"] = None if gradient is None else copied(local(gradient))
     return left
 
 
@@ -337,12 +245,6 @@ def without_gradients(model: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def digest(tensor: Tensor) -> Tensor:
-    """A small tensor that represents the bits of `tensor`, its shape and its strides."""
-    *_, number = bits_of(tensor)
-    return torch.tensor([*tensor.shape, *tensor.stride(), number - (1 << 63)])
-
-
 class _OutputForm(NamedTuple):
     """The form of a tensor: everything but its numbers."""
 
@@ -352,36 +254,49 @@ class _OutputForm(NamedTuple):
     device: torch.device
 
 
-class _Digest(torch.autograd.Function):
-    """A scalar that represents the bits of outputs; its backward returns made-up gradients."""
+class MadeUpGradients:
+    """Gradients for the outputs of one step, which are the same numbers in each of its runs.
 
-    @classmethod
-    def of(cls, output: Any, *, reads: bool = True) -> Tensor:
+    They are in the strides of the outputs, for which graphs are traced at first, and in no memory
+    but their own.
+    """
+
+    def __init__(self) -> None:
+        self._dtypes: dict[int, torch.dtype] = {}
+
+    def loss(self, output: Any) -> Tensor:
+        """A number whose backward gives them to what `output` holds."""
         _differentiable(output)
         leaves, own = _tensors(output), _own_loss(output)
         if own is not None:  # as in the loop, gradients of other outputs are not there
             leaves = [t if t is own else t.detach() for t in leaves]
-        found: Tensor = cls.apply(reads, *leaves)  # type: ignore[no-untyped-call]  # torch's is untyped
+        # A step in float64 gets the numbers of the format that the first run is in.
+        dtypes = [self._dtypes.setdefault(i, t.dtype) for i, t in enumerate(leaves)]
+        found: Tensor = _MadeUp.apply(dtypes, *leaves)  # type: ignore[no-untyped-call]  # torch's is untyped
         return found
 
+
+class _MadeUp(torch.autograd.Function):
+    """A zero made of outputs; its backward returns made-up gradients."""
+
     @staticmethod
-    def forward(ctx: Any, reads: bool, *leaves: Tensor) -> Tensor:
+    def forward(ctx: Any, dtypes: list[torch.dtype], *leaves: Tensor) -> Tensor:
+        ctx.dtypes = [t.dtype for t in leaves]
         ctx.forms = [
             _OutputForm(
-                tuple(t.shape), torch.empty_like(t, device="meta").stride(), t.dtype, t.device
+                tuple(t.shape), torch.empty_like(t, device="meta").stride(), dtype, t.device
             )
-            for t in leaves
+            for dtype, t in zip(dtypes, leaves, strict=True)
         ]
         ctx.set_materialize_grads(False)
-        numbers = [int(digest(t)[-1]) for t in leaves if reads]
-        return torch.tensor(float(hash(tuple(numbers)) >> 11), dtype=torch.float64)
+        return torch.zeros((), dtype=torch.float64)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        needs = ctx.needs_input_grad[1:]
+        rows = zip(ctx.forms, ctx.dtypes, ctx.needs_input_grad[1:], strict=True)
         gradients = (
-            made_up_gradient(form, seed) if needed else None
-            for seed, (form, needed) in enumerate(zip(ctx.forms, needs, strict=True))
+            made_up_gradient(form, seed).to(dtype) if needed else None
+            for seed, (form, dtype, needed) in enumerate(rows)
         )
         return (None, *gradients)
 

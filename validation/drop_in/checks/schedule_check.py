@@ -18,8 +18,8 @@ from schedsim.errors import SchedsimError
 from ...block_level.repeated_forward import RandomState
 from ...capture.checks import unnoticed
 from ...capture.varying_sizes import settled_value
+from ...guards.tensor_bits import bits_of, made_up_gradient
 from ...op_level.random_replay import RandomReplay
-from .tensor_bits import bits_of, made_up_gradient
 
 if TYPE_CHECKING:
     from ..parts.part_sizes import Binding

@@ -45,7 +45,9 @@ class FirstSteps:
     def set(self, index: int, number: int) -> None:
         """Run part `index` by this schedule."""
         self._numbers[index] = number
-        self._beside[index] = self._known.resident_bytes + self._gradients_beside(index)
+        self._beside[index] = self._known.resident.now.resident_bytes + self._gradients_beside(
+            index
+        )
 
     def take(self, keys: Sequence[Key], costs: Sequence[PartCost]) -> None:
         """Run the calls by these schedules: those of one part, by the one that keeps least."""
@@ -55,7 +57,7 @@ class FirstSteps:
                 least[index] = cost
         self._numbers |= {index: cost.number for index, cost in least.items()}
         self._together |= least.keys()
-        resident = self._known.resident_bytes
+        resident = self._known.resident.now.resident_bytes
         self._beside |= {index: resident + self._gradients_beside(index) for index in least}
 
     def number_for(self, index: int, binding: Binding, earlier_bytes: int) -> int:
@@ -73,14 +75,14 @@ class FirstSteps:
         """
         steps = self._known
         part = steps.parts[index]
-        static = steps.resident_bytes + earlier_bytes
+        static = steps.resident.now.resident_bytes + earlier_bytes
         others = self._gradients_beside(index)
         guessed = guessed_bytes(part, binding)
         known = self._numbers.get(index)
         if known is not None:
             is_alone = not earlier_bytes or index in self._together
             # As by the states of an optimizer, while steps of another kind were measured.
-            beside = steps.resident_bytes + others
+            beside = steps.resident.now.resident_bytes + others
             has_grown = beside > self._beside.setdefault(index, beside)
             if (is_alone and not binding and not has_grown) or steps.budget_bytes is None:
                 return known
@@ -135,7 +137,7 @@ class FirstSteps:
             raise infeasible(steps, name, plan, roomy, beside)
         steps.plan = plan
         number = self._numbers[index] = part.add(plan.schedule)
-        self._beside[index] = steps.resident_bytes + others
+        self._beside[index] = steps.resident.now.resident_bytes + others
         if binding:  # it may be the one that fits the longest sizes
             part.trust.expect(number, now=False)
         return number

@@ -47,7 +47,9 @@ class GatheredPlans:
     plan
         The plan of a part that was made last.
     resident_bytes
-        Bytes resident beside gradients, and what is left to the allocator.
+        Bytes resident beside gradients, the room among them.
+    room_bytes
+        Bytes of the budget that plans leave to the allocator.
     first : GatheredFirstSteps
         What is known before the budget was divided.
     small : SmallGroups
@@ -66,7 +68,7 @@ class GatheredPlans:
         self.peak_bytes: int | None = None
         self.numbers: dict[Key, int] = {}
         self.plan: Plan | None = None
-        self.resident_bytes = 0
+        self.resident_bytes = self.room_bytes = 0
         self.first = GatheredFirstSteps()
         self.small = SmallGroups(parts, lambda index: None)
         self._choices: dict[PlannedPart, tuple[PartCost, ...]] = {}
@@ -143,6 +145,7 @@ class GatheredPlans:
         InfeasibleBudgetError
             The steps seen do not fit.
         """
+        resident_bytes += self.room_bytes
         before, self.resident_bytes = self.resident_bytes, resident_bytes
         if self._is_stale or (resident_bytes > before and self.numbers):
             self._is_stale = False

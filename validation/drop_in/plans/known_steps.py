@@ -19,6 +19,7 @@ from ..records.step_record import (
     bytes_by_itself,
     single_peak_bytes,
 )
+from .resident_by_kind import Before, ResidentByKind
 
 _LONGER = 1.25
 """Growth of outputs over all before at which the code around is measured again."""
@@ -46,20 +47,17 @@ class KnownSteps:
         For each call that is planned: the number of its schedule; its sizes, and its cost there.
     budget_bytes
         The budget in bytes, once a step has come.
-    peak_bytes
-        Predicted peak of the steps planned last; ``None`` before.
+    peaks
+        Predicted peak of the steps planned last, for each part that they begin with.
     plan
         The plan that was made last.
-    resident_bytes
-        Most bytes seen that are resident from before a step to after it.
-    passing_bytes
-        Most bytes seen of results of earlier steps that are gone before the first backward.
+    resident
+        What is there beside steps of each kind.
     passing_now
-        Those before the present step.
+        Bytes of results of earlier steps, before the present one, that are gone before the first
+        backward.
     passes
         Whether results of earlier steps are taken to go so.
-    left_bytes
-        Most bytes seen that the code behind a step has left for the next one.
     made_bytes
         Bytes of the states of optimizers at present that nothing has foreseen.
     growing_bytes
@@ -93,12 +91,12 @@ class KnownSteps:
         self.numbers: dict[Key, int] = {}
         self.planned: dict[Key, tuple[Binding, PartCost]] = {}
         self.budget_bytes: int | None = None
-        self.peak_bytes: int | None = None
+        self.peaks: dict[int, int] = {}
         self.plan: Plan | None = None
-        self.resident_bytes = -1
-        self.passing_bytes = self.passing_now = 0
+        self.resident = ResidentByKind()
+        self.passing_now = 0
         self.passes = True
-        self.left_bytes = self.made_bytes = self.growing_bytes = 0
+        self.made_bytes = self.growing_bytes = 0
         self.others_bytes = 0
         self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
         self.optimizer_bytes: Callable[[], int] = lambda: 0
@@ -108,15 +106,6 @@ class KnownSteps:
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------
-
-    def see_resident(self, resident_bytes: int, passing_bytes: int) -> int:
-        """Note the bytes beside the step that begins; by how many they exceed all before."""
-        growth = max(0, resident_bytes - self.resident_bytes)
-        growth += max(0, passing_bytes - self.passing_bytes)
-        self.resident_bytes = max(resident_bytes, self.resident_bytes)
-        self.passing_now = passing_bytes
-        self.passing_bytes = max(passing_bytes, self.passing_bytes)
-        return growth
 
     def see_sizes(self, index: int, binding: Binding) -> None:
         """Note the largest batch, for which plans are made."""
@@ -201,6 +190,19 @@ class KnownSteps:
     # -- what plans count -------------------------------------------------------------------------
 
     @property
+    def peak_bytes(self) -> int | None:
+        """Predicted peak of the steps planned last; ``None`` before."""
+        return max(self.peaks.values(), default=None)
+
+    def begins_with(self, first: int) -> bool:
+        """Whether steps are known that begin with part `first`."""
+        return any(record.keys[0][0] == first for record in self.records)
+
+    def beside(self, record: StepRecord) -> Before:
+        """What is there beside steps like this one."""
+        return self.resident.of(record.keys[0][0])
+
+    @property
     def coming_bytes(self) -> int:
         """Bytes of the states of Adam for what no optimizer has stepped; 0 where one is named."""
         return 0 if self.options.optimizer is not None else self.adam_bytes()
@@ -259,9 +261,9 @@ class KnownSteps:
         self, record: StepRecord, part: PlannedPart, binding: Binding, *, zeros: bool = False
     ) -> Graph:
         """The workload of a step of one part."""
-        passing = self.passing_bytes
+        resident, passing = self._resident_and_passing(record)
         held, outside = bytes_between_halves(record, part, binding, passing)
-        static = self.resident_bytes + held
+        static = resident + held
         return part.workload(static, outside, binding, passing, zeros=zeros)
 
     def peak_of(self, record: StepRecord, schedule: Schedule) -> int:
@@ -274,10 +276,14 @@ class KnownSteps:
         self, record: StepRecord, part: PlannedPart, binding: Binding, cost: PartCost
     ) -> int:
         """The peak of a step of one part at the sizes of `binding`, where the part costs `cost`."""
-        peak = single_peak_bytes(record, part, binding, cost, self.passing_bytes)
-        return self.resident_bytes + peak
+        resident, passing = self._resident_and_passing(record)
+        return resident + single_peak_bytes(record, part, binding, cost, passing)
 
     def by_itself(self, record: StepRecord) -> int:
         """The least peak of a step of one part, whatever the part's schedule."""
-        by_itself = bytes_by_itself(record, *self.single(record), self.passing_bytes)
-        return self.resident_bytes + by_itself
+        resident, passing = self._resident_and_passing(record)
+        return resident + bytes_by_itself(record, *self.single(record), passing)
+
+    def _resident_and_passing(self, record: StepRecord) -> tuple[int, int]:
+        before = self.beside(record)
+        return before.resident_bytes, before.passing_bytes

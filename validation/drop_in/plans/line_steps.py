@@ -149,7 +149,8 @@ class LineSteps:
         known = self._known
         parts = [known.parts[index] for index, _ in record.keys]
         sizes = [known.largest[index] for index, _ in record.keys]
-        beside = known.resident_bytes + more_bytes, known.passing_bytes
+        before = known.beside(record)
+        beside = before.resident_bytes + more_bytes, before.passing_bytes
         around = bytes_around_calls(record, parts, sizes, *beside)
         resident: dict[int, int] = {}
         for (index, _), it in zip(record.keys, around, strict=True):

@@ -149,7 +149,7 @@ class OtherSizes:
 
     def _has_others(self, part: TracedPart, number: int, binding: Binding) -> bool:
         """Whether a schedule can be compared with another one at these sizes."""
-        others = {*self.within(part, binding, self._known.resident_bytes)} - {number}
+        others = {*self.within(part, binding, 0)} - {number}
         return bool(others - part.trust.refused.keys())
 
     def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:
@@ -160,7 +160,7 @@ class OtherSizes:
         known = self._known
         if known.budget_bytes is None:
             return []
-        room = known.budget_bytes - max(beside_bytes, known.resident_bytes)
+        room = known.budget_bytes - max(beside_bytes, known.resident.now.resident_bytes)
         between = part.input_bytes(binding) + part.given_bytes(binding) + _SCRATCH_BYTES
         costs = [part.cost(number, binding) for number in range(len(part.schedules))]
         fitting = [

@@ -119,7 +119,7 @@ def _plan_larger(known: KnownSteps, search: ScheduleSearch, record: StepRecord) 
             part.trust.expect(part.add(plan.schedule), now=True)
             return
         # What is not resident grows about as the product of the sizes does.
-        least, resident = plan.min_feasible_bytes or 2 * budget, known.resident_bytes
+        least, resident = plan.min_feasible_bytes or 2 * budget, known.beside(record).resident_bytes
         ratio = max(0, budget - resident) / max(1, least - resident)
         share *= 0.97 * ratio ** (1 / len(binding))
         if share < _LEAST_LARGER:

@@ -22,6 +22,7 @@ from .first_steps import LOSS_BYTES, FirstSteps
 from .known_steps import KnownSteps
 from .line_steps import LineSteps
 from .other_sizes import OtherSizes
+from .resident_by_kind import Before
 from .schedule_search import ScheduleSearch
 from .single_steps import plan_single, store_all_peak
 from .unmeasured_steps import UnmeasuredSteps, record_without_measurements, with_loss
@@ -99,13 +100,13 @@ class StepPlans:
         return self.known.is_share
 
     @property
-    def resident_bytes(self) -> int:
-        """Bytes that plans are made beside."""
-        return self.known.resident_bytes
+    def room_bytes(self) -> int:
+        """Bytes that plans leave to the allocator."""
+        return self.known.resident.room_bytes
 
-    @resident_bytes.setter
-    def resident_bytes(self, num_bytes: int) -> None:
-        self.known.resident_bytes = num_bytes
+    @room_bytes.setter
+    def room_bytes(self, num_bytes: int) -> None:
+        self.known.resident.room_bytes = num_bytes
 
     @property
     def present(self) -> tuple[Any, ...]:
@@ -118,55 +119,52 @@ class StepPlans:
 
     # -- for the session --------------------------------------------------------------------------
 
-    def begin(self, resident_bytes: int, passing_bytes: int = 0) -> None:
-        """Begin a step beside `resident_bytes`, and plan if something new was seen.
+    def begin(self, first: int, before: Before) -> None:
+        """Begin a step with a call of part `first`, and plan if something new was seen.
 
         Parameters
         ----------
-        passing_bytes
-            Bytes of results of earlier steps, beside these, until the first backward.
+        before
+            What is there before the step.
         """
         self._doubt = None  # of a step whose backward has not come
         if self._sizes.take_up():
             self._chosen.clear()
-        growth = self.known.see_resident(resident_bytes, passing_bytes)
-        if len(self.known.records) > self.known.num_planned:
+        known = self.known
+        known.passing_now = before.passing_bytes
+        growth = known.resident.begin(first, before)
+        if len(known.records) > known.num_planned:
             self._plan_steps()
-        elif growth and self.known.records:
-            self._grow(growth)
-        elif growth:
-            self._first.clear()
+        elif not known.records:
+            if growth != 0:
+                self._first.clear()
+            known.resident.plan(first)
+        elif growth and first in known.peaks:
+            self._grow(first, growth)
 
-    def _grow(self, growth: int) -> None:
+    def _grow(self, first: int, growth: int) -> None:
         """Plan beside so many more resident bytes, if the present plans do not fit.
 
         What grows from step to step, as a list of results does, is planned for some steps ahead.
         """
         known = self.known
-        assert known.peak_bytes is not None
         assert known.budget_bytes is not None
-        if known.peak_bytes + growth <= known.budget_bytes:
-            known.peak_bytes += growth
+        if known.peaks[first] + growth <= known.budget_bytes:
+            known.peaks[first] += growth
+            known.resident.plan(first)
             self._chosen.clear()
             return
         self._num_grown += 1
         ahead = growth << min(self._num_grown, 10) if self._num_grown > _GROWS else 0
-        known.resident_bytes += ahead
+        before = known.resident.saved()
+        known.resident.raise_present(known.resident.now.resident_bytes + ahead)
         try:
             self._plan_steps()
         except InfeasibleBudgetError:
             if not ahead:
                 raise
-            known.resident_bytes -= ahead
+            known.resident.restore(before)
             self._plan_steps()
-
-    def leave_rehearsal(self, resident_bytes: int) -> None:
-        """Forget what was resident beside a rehearsal: a second copy of the step's inputs.
-
-        Steps that have been planned beside it stay as they are.
-        """
-        if resident_bytes >= 0 and not self.known.records:
-            self.known.resident_bytes = resident_bytes
 
     def learn(self, record: StepRecord) -> bool:
         """Take in the measurements of a step; whether a known one of its kind is forgotten."""
@@ -178,7 +176,7 @@ class StepPlans:
         self.known.num_planned = 0
         self._chosen.clear()
         if not self.known.passes:
-            self.known.passing_bytes = 0
+            self.known.resident.forget_passing()
         if not self.known.records:
             self._first.clear()
 
@@ -221,7 +219,7 @@ class StepPlans:
         known = self.known
         known.see_sizes(key[0], binding)
         if key not in known.numbers:
-            known.resident_bytes = max(known.resident_bytes, resident_bytes())
+            known.resident.raise_present(resident_bytes())
             try:
                 return self.small.or_small(
                     key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
@@ -383,9 +381,15 @@ class StepPlans:
     def _replanned(self, searches: bool) -> bool:
         known, before = self.known, self.small.num_changes
         self._chosen.clear()
+        known.resident.plan()
         numbers: dict[Key, int] = {}
         chosen: dict[Key, PartCost] = {}
-        most = 0
+        peaks: dict[int, int] = {}
+
+        def note(record: StepRecord, peak: int) -> None:
+            first = record.keys[0][0]
+            peaks[first] = max(peak, peaks.get(first, 0))
+
         singles = [record for record in known.records if len(record.keys) == 1]
         others = [record for record in known.records if len(record.keys) > 1]
         shared = {key for record in others for key in record.keys}
@@ -397,8 +401,8 @@ class StepPlans:
             known.measure_largest()
         if known.is_share:
             with self.small.in_large():
-                peaks = [self._lines.store_all_peak(record) for record in lines]
-                known.take_share([*peaks, *(store_all_peak(known, record) for record in singles)])
+                whole = [self._lines.store_all_peak(record) for record in lines]
+                known.take_share([*whole, *(store_all_peak(known, record) for record in singles)])
 
         def single(record: StepRecord) -> tuple[int, int]:
             known.measure_largest()
@@ -418,7 +422,7 @@ class StepPlans:
             except InfeasibleBudgetError as error:
                 refused.append(error.with_traceback(None))
                 continue
-            most = max(most, peak)
+            note(record, peak)
         for record in reversed(lines):
             try:
                 found = self._or_small(record, line)
@@ -427,12 +431,12 @@ class StepPlans:
                 continue
             if found is None:
                 return False
-            most = max(most, found.peak_bytes)
+            note(record, found.peak_bytes)
             chosen.update(zip(record.keys, found.costs, strict=True))
         if refused:  # the next try would be refused again by the kind of step that takes most
             raise max(refused, key=lambda error: error.min_feasible_bytes or 0)
         numbers |= {key: cost.number for key, cost in chosen.items()}
-        known.peak_bytes, known.numbers = most, numbers
+        known.peaks, known.numbers = peaks, numbers
         for key, number in numbers.items():
             binding = known.largest[key[0]]
             known.planned[key] = (binding, self._parts[key[0]].cost(number, binding))

@@ -118,7 +118,7 @@ def test_losses_that_a_loop_collects_have_room():
     known, losses, seen = session_in(model).plans.known, [], []
     for _ in range(70):
         loss = model(x)
-        seen.append(known.resident_bytes)
+        seen.append(known.resident.now.resident_bytes)
         loss.backward()
         losses.append(loss.detach())
         model.zero_grad()

@@ -14,12 +14,14 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.drop_in import budgeted_call  # noqa: E402
 from schedsim.validation.drop_in.checks.plain_check import (  # noqa: E402
     difference,
-    frugal_difference,
     made_up_loss,
 )
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.differential import NotCompared  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter  # noqa: E402
+from schedsim.validation.whole_step import step_check  # noqa: E402
+from schedsim.validation.whole_step.step_check import PlainMemory  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -167,6 +169,13 @@ def test_the_tensors_of_a_dataclass_are_outputs():
     assert all(bool(g.any()) for g in gradients)
 
 
+def compared(model, planned, x, rounded=False, lines=None):
+    """How `planned` differs from the plain step; `lines` gets what is said before more is taken."""
+    say = [].append if lines is None else lines.append
+    memory = PlainMemory(lambda: 1000, torch.device("cpu"), say)
+    return difference(model, model, planned, ((x,), {}), rounded, memory)
+
+
 def with_computed_parameters(model):
     """Losses and gradients of a loop that calls `model` with parameters that it has computed."""
     x, left = torch.randn(64, 16, generator=torch.Generator().manual_seed(3)), []
@@ -210,8 +219,11 @@ def test_what_cancels_in_a_compiled_step_is_measured_in_float64(shift, is_roundi
     """The plain step's gradient of the bias is rounding alone, which another order changes."""
     torch.manual_seed(0)
     model, x = Halved(), torch.randn(8, 4, 32)
-    found = difference(model, model, lambda x: model(x, shift), (x,), {}, rounded=True)
+    lines = []
+    found = compared(model, lambda x: model(x, shift), x, rounded=True, lines=lines)
     assert (found is None) == is_rounding
+    assert len(lines) == 1
+    assert "takes up to 4.00 kB" in lines[0]
 
 
 class Policy(nn.Module):
@@ -276,7 +288,7 @@ def test_how_far_a_graph_rounds_is_measured_within_the_memory_of_its_schedules(r
         return x * 0.7 + x * 0.3  # rounds
 
     def compare():
-        found.append(frugal_difference(model, model, planned, (x,), {}, rounded))
+        found.append(compared(model, planned, x, rounded))
 
     found = []
     compare()
@@ -288,20 +300,43 @@ def test_how_far_a_graph_rounds_is_measured_within_the_memory_of_its_schedules(r
             lambda: backward(model), lambda: backward(planned), compare
         )
     )
-    assert not found[-1].is_over
-    assert found[-1].found is None if rounded else found[-1].found.rounding
+    assert found[-1] is None if rounded else found[-1].rounding
     assert plain > 24 * 65536
     assert checked < plain / 1.5, (plain, frugal, checked)
 
 
-def test_a_difference_beyond_rounding_is_measured_as_the_first_one():
-    """Such a graph is not used at all: the line has the first difference of a whole comparison."""
+def test_a_difference_beyond_rounding_takes_no_more_memory():
+    """Such a graph is not used at all."""
     torch.manual_seed(0)
-    model, x = Deep(2), torch.randn(8, 16)
-    found, is_over = frugal_difference(model, model, lambda x: model(x) * 1.1, (x,), {}, False)
-    assert is_over
-    assert str(found).startswith("the loss is off by")
+    model, x, lines = Deep(2), torch.randn(8, 16), []
+    found = compared(model, lambda x: model(x) * 1.1, x, lines=lines)
+    assert str(found).startswith("the gradient of layers.0.weight is off by")
     assert not found.rounding
+    assert not lines
+
+
+class Tangent(nn.Module):
+    """Differentiates within a transform of `torch.func`, which bears no hooks of saved tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.func.grad(lambda x: torch.tanh(self.layer(x)).square().sum())(x)
+
+
+def test_what_bears_no_hooks_is_told_before_it_takes_the_memory_of_the_plain_step(monkeypatch):
+    """Or is not compared, where there is no room."""
+    model, x, lines = Tangent(), torch.randn(8, 16), []
+    assert compared(model, model, x, lines=lines) is None
+    assert lines == [
+        "a comparison with the plain step takes the plain step's memory (1.00 kB (0.98 KiB)), not "
+        "the budget's: it bears no hooks of saved tensors, by which they could wait elsewhere"
+    ]
+    monkeypatch.setattr(step_check, "device_memory_bytes", lambda device: 1000)
+    with pytest.raises(NotCompared, match="that takes"):
+        compared(model, model, x)
 
 
 def test_a_step_that_fails_is_a_difference():
@@ -311,8 +346,7 @@ def test_a_step_that_fails_is_a_difference():
     def fails(x):
         raise RuntimeError("no kernel")
 
-    found, _ = frugal_difference(model, model, fails, (x,), {}, False)
-    assert str(found) == "it fails: RuntimeError: no kernel"
+    assert str(compared(model, fails, x)) == "it fails: RuntimeError: no kernel"
 
 
 class Scored(nn.Module):
@@ -344,5 +378,5 @@ def test_only_the_loss_of_a_model_gets_a_gradient():
         found.beside.register_hook(gradients.append)
         return found
 
-    assert frugal_difference(model, model, planned, (x,), {}, False) == (None, False)
+    assert compared(model, planned, x) is None
     assert not gradients

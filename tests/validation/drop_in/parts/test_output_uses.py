@@ -165,7 +165,7 @@ def test_what_grows_from_step_to_step_is_planned_for_ahead(monkeypatch):
     plan_steps = StepPlans._plan_steps
 
     def noted(self):
-        planned.append(self.known.resident_bytes)
+        planned.append(self.known.resident.now.resident_bytes)
         plan_steps(self)
 
     monkeypatch.setattr(StepPlans, "_plan_steps", noted)

@@ -196,7 +196,7 @@ def test_a_kind_that_is_measured_later_makes_room_for_states_too():
         found = model(given).square().mean()
         [*_, call] = session._step.calls.rows
         cost = call.part.cost(call.number, call.binding)
-        resident = session.plans.resident_bytes
+        resident = session.plans.known.resident.now.resident_bytes
         fits.append(resident + max(cost.forward_bytes, cost.backward_bytes) <= budget)
         return found
 

@@ -53,7 +53,7 @@ def test_code_outside_of_parts_is_counted():
     reading, session = measured(model, x)
     assert len(session.parts) == 2
     resident = 3 * storage_bytes([*model.parameters()])
-    assert session.plans.known.resident_bytes >= resident
+    assert session.plans.known.resident.now.resident_bytes >= resident
     assert resident + storage_bytes(x) + reading.peak_bytes <= session.peak_bytes
 
 
@@ -98,4 +98,6 @@ def test_the_first_step_of_a_run_that_goes_on_counts_the_states_that_it_has_load
     del earlier
     schedsim.rematerialize(model, x, "10MB", in_place=True, check="never")
     model(x).square().sum().backward()
-    assert session_in(model).plans.known.resident_bytes >= 3 * storage_bytes([*model.parameters()])
+    assert session_in(model).plans.known.resident.now.resident_bytes >= 3 * storage_bytes(
+        [*model.parameters()]
+    )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from ...guards.differential import on_host
-from ...torch_private.storage_refs import storage_key
+from ..torch_private.storage_refs import storage_key
+from .tensor_bits import raw_bytes
 
 _ALIGNED = 64
 """Bytes to whose multiples the copies in a file begin."""
@@ -35,7 +35,7 @@ def saved_elsewhere(resident: Iterable[Tensor]) -> Iterator[None]:
     with tempfile.TemporaryFile() as file:
 
         def pack(tensor: Tensor) -> Callable[[], Tensor]:
-            if not _is_plain(tensor) or storage_key(tensor) in known:
+            if not is_plain(tensor) or storage_key(tensor) in known:
                 return lambda: tensor
             return _in_file(tensor, file) if tensor.device.type == "cpu" else _on_host(tensor)
 
@@ -60,7 +60,7 @@ def copied_elsewhere() -> Iterator[Callable[[Tensor], Tensor]]:
 
         def copied(tensor: Tensor) -> Tensor:
             tensor = tensor.detach()
-            if tensor.device.type != "cpu" or not _is_plain(tensor):
+            if tensor.device.type != "cpu" or not is_plain(tensor):
                 return on_host(tensor)
             num_bytes = tensor.numel() * tensor.element_size()
             place = -(-file.seek(0, 2) // _ALIGNED) * _ALIGNED
@@ -70,7 +70,24 @@ def copied_elsewhere() -> Iterator[Callable[[Tensor], Tensor]]:
         yield copied
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def on_host(tensor: Tensor) -> Tensor:
+    """A copy of `tensor`, or of this rank's share of it, in the host's memory."""
+    tensor = tensor.detach()
+    local = getattr(tensor, "to_local", None)  # of a sharded one
+    if local is not None and type(tensor) is not Tensor:
+        tensor = local()
+    if tensor.layout is torch.strided and tensor.numel() and not tensor.untyped_storage().nbytes():
+        return torch.empty(0)  # a whole parameter of FSDP2 between two uses: nothing to read
+    return tensor.to("cpu", copy=True)
+
+
+def forbids_hooks(error: Exception) -> bool:
+    """Whether torch says by `error` that what it runs bears no hooks of saved tensors."""
+    return isinstance(error, RuntimeError) and "saved tensor hooks" in str(error)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether the memory of `tensor` holds its numbers as they are, and holds some."""
     odd = tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()
     return type(tensor) is Tensor and tensor.numel() > 0 and not odd
 
@@ -92,16 +109,12 @@ def _in_file(tensor: Tensor, file: IO[bytes]) -> Callable[[], Tensor]:
     shape, stride, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
     span = _span(tensor)
     length, place = span.numel(), file.seek(0, 2)
-    file.write(_raw(span))
+    file.write(raw_bytes(span))
 
     def read() -> Tensor:
         found = torch.empty(length, dtype=dtype)
         file.seek(place)
-        file.readinto(_raw(found))  # type: ignore[attr-defined]  # a binary file has it
+        file.readinto(raw_bytes(found))  # type: ignore[attr-defined]  # a binary file has it
         return found.as_strided(shape, stride)
 
     return read
-
-
-def _raw(span: Tensor) -> Any:
-    return span.view(torch.uint8).numpy().data

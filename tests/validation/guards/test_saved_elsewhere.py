@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.checks.saved_elsewhere import saved_elsewhere  # noqa: E402
+from schedsim.validation.guards.saved_elsewhere import saved_elsewhere  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter  # noqa: E402
 
 
@@ -26,6 +26,17 @@ def test_gradients_are_the_same_bits(dtype):
     with saved_elsewhere([scale]):
         found = torch.autograd.grad(step(), [x, scale])
     assert all(map(torch.equal, found, expected))
+
+
+def test_what_was_saved_can_be_resized():
+    """As FSDP2 does with the storages of gathered parameters, once they were read."""
+    x = torch.randn(1000, requires_grad=True)
+    with saved_elsewhere([]):
+        gathered = x * 1
+        found = (gathered * gathered).sum()
+        gathered.untyped_storage().resize_(0)
+        found.backward()
+    assert torch.equal(x.grad, 2 * x)
 
 
 def test_it_takes_no_memory_of_the_device():

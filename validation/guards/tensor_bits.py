@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from typing import Any, Protocol
 
@@ -48,8 +49,8 @@ def bits_of(tensor: Any) -> tuple[Any, ...]:
     on_cpu = hashlib.sha256()  # needs no memory, and a fourth of the time
     for piece in _pieces(flat):
         if piece.device.type == "cpu":
-            integers = piece.contiguous().view(_INTEGERS[piece.element_size()])
-            on_cpu.update(integers.numpy().data)
+            piece = piece.contiguous()
+            on_cpu.update(raw_bytes(piece))
             continue
         mixed = torch.arange(1, piece.numel() + 1, device=piece.device).mul_(_WEIGHT)
         mixed.add_(piece.view(_INTEGERS[piece.element_size()]))
@@ -60,6 +61,31 @@ def bits_of(tensor: Any) -> tuple[Any, ...]:
             mixed.mul_(factor)
         total = (total * 1000003 + int(mixed.sum())) % (1 << 64)
     return (*form, total or int.from_bytes(on_cpu.digest()[:8]))
+
+
+def digest(tensor: torch.Tensor) -> torch.Tensor:
+    """A small tensor that represents the bits of `tensor`, its shape and its strides.
+
+    Examples
+    --------
+    >>> one, other = torch.ones(2), torch.tensor([1.0, 2.0])
+    >>> torch.equal(digest(one), digest(one.clone())), torch.equal(digest(one), digest(other))
+    (True, False)
+    """
+    *_, number = bits_of(tensor)
+    return torch.tensor([*tensor.shape, *tensor.stride(), number - (1 << 63)])
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous `tensor` of the CPU, which must outlive it.
+
+    An array of NumPy would do, too, but for good: no storage that one was made of can be resized,
+    as FSDP2 does with gathered parameters.
+    """
+    num_bytes = tensor.numel() * tensor.element_size()
+    if not num_bytes:
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * num_bytes).from_address(tensor.data_ptr())).cast("B")
 
 
 def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
