@@ -103,13 +103,15 @@ class FirstRefusals:
         part.trust.trust(number, binding)
         return number
 
-    def tell(self, calls: StepCalls, *, more_may_come: bool = False) -> None:
+    def tell(self, calls: StepCalls, *, more_may_come: bool = False, is_step: bool = True) -> None:
         """Refuse the forward of these `calls`, if a refusal was put off and nothing fits.
 
         Parameters
         ----------
         more_may_come
             Whether calls of the whole model may follow before a backward.
+        is_step
+            Whether they are of a step of the loop.
 
         Raises
         ------
@@ -130,7 +132,7 @@ class FirstRefusals:
             index, gone = call.key[0], gone_among(call.results)
             self._gone[index] = gone & self._gone.get(index, gone)
         if self._fits(record):
-            if is_late:
+            if is_step and (is_late or self._is_over(calls, record)):
                 warn_user(
                     f"the {len(calls.rows)} graphs of a step fit beside each other by schedules "
                     "that keep less than its first ones: this step may exceed the budget",
@@ -155,6 +157,18 @@ class FirstRefusals:
         finally:
             known.budget_bytes = before
 
+    def divide_anew(self) -> None:
+        """Let first steps go on by schedules that fit beside each other, if their calls are known.
+
+        As where an optimizer has made its states since: chosen by itself, the first graph of a step
+        would take room that the others need. A division may leave none for a loss.
+        """
+        if self._known.is_share:
+            return
+        for record, guessed in self._unmeasured.of_several():
+            if not self._fits(guessed):
+                self._fits(record)
+
     def _fits(self, record: StepRecord) -> bool:
         """Whether a division of the budget fits; first steps run by it then."""
         self._as_dropped(record)
@@ -167,6 +181,12 @@ class FirstRefusals:
             return False
         self._first.take(record.keys, found.costs)
         return True
+
+    def _is_over(self, calls: StepCalls, record: StepRecord) -> bool:
+        """Whether the schedules by which these calls run do not fit beside each other."""
+        assert self._known.budget_bytes is not None
+        costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
+        return self._lines.peak_of(record, costs) > self._known.budget_bytes
 
     def refusal(self, record: StepRecord, *, is_late: bool = False) -> InfeasibleBudgetError:
         """The refusal of steps like `record`, whatever the loop does with their outputs."""

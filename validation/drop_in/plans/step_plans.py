@@ -136,6 +136,7 @@ class StepPlans:
             self._grow(growth)
         elif growth:
             self._first.clear()
+            self.refusals.divide_anew()
 
     def _grow(self, growth: int) -> None:
         """Plan beside so many more resident bytes, if the present plans do not fit.
