@@ -17,7 +17,7 @@ from ..capture.eager_paths import EagerAnswers
 from ..capture.program import Program
 from ..capture.program_builder import communicates
 from ..compiled.without_backward import compiled_without_backward, needs_no_gradient
-from ..guards.plan_variants import PlainStepWarning, RoundingWarning
+from ..guards.plan_variants import PlainStepWarning
 from ..torch_private.compile_questions import answering
 from ..torch_private.dynamo_graphs import (
     as_function,
@@ -59,7 +59,6 @@ from .session import Session
 from .traced_python import TracedPython, counted_since
 
 _MOST_SESSIONS = 64
-_other_paths_said = set[str]()
 _sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()
 
 
@@ -127,9 +126,9 @@ def _say_last_trace() -> None:
             )
         warn_user(
             f"Dynamo has traced {name_of(code)} {recompile_limit()} times, and traces it no more: "
-            "where it would have to, as for a number that changes from step to step, it runs as it "
-            "is, not within the budget; torch._dynamo.config.recompile_limit allows more traces; "
-            + remedy,
+            "where it would have to, as for a number that changes from step to step or from layer "
+            "to layer, it runs as it is, not within the budget; "
+            "torch._dynamo.config.recompile_limit allows more traces; " + remedy,
             PlainStepWarning,
         )
 
@@ -212,7 +211,9 @@ class _Frames:
     def ends(self, frame: FrameType) -> None:
         """Note a function that Dynamo has given up, or whose graph breaks."""
         self._settings.close()
-        _say_other_paths(self._answers.others)
+        _, session = _sessions.get(id(options_of(frame)), (None, None))
+        for line in self._answers.others if session is not None else ():
+            session.say_rounding(line)
         skipped = skipped_code(frame, self._breaks)
         if skipped is None:
             return
@@ -229,14 +230,6 @@ class _Frames:
 
         if not when_call_ends(tell):
             tell()
-
-
-def _say_other_paths(lines: Sequence[str]) -> None:
-    """Say once what code takes another path where Dynamo traces it than in the plain step."""
-    for line in dict.fromkeys(lines):
-        if line not in _other_paths_said:
-            _other_paths_said.add(line)
-            warn_user(line, RoundingWarning)
 
 
 def _say_skipped(skipped: Sequence[tuple[CodeType, str]]) -> None:

@@ -422,7 +422,6 @@ def test_experts_are_told_that_nothing_is_compiled_and_others_are_told_of(
     module, factor, line, monkeypatch
 ):
     """Inductor's paths would have other last bits; what stays traced so is said."""
-    monkeypatch.setattr(backend, "_other_paths_said", set())
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x = Asking(asking(module, monkeypatch)), torch.randn(4, 8)
