@@ -211,9 +211,10 @@ class _Frames:
     def ends(self, frame: FrameType) -> None:
         """Note a function that Dynamo has given up, or whose graph breaks."""
         self._settings.close()
-        _, session = _sessions.get(id(options_of(frame)), (None, None))
-        for line in self._answers.others if session is not None else ():
-            session.say_rounding(line)
+        known = _sessions.get(id(options_of(frame)))
+        if known is not None:
+            for line in self._answers.others:
+                known[1].say_rounding(line)
         skipped = skipped_code(frame, self._breaks)
         if skipped is None:
             return
