@@ -13,15 +13,33 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _QUESTIONS = ("is_tracing", "is_fake_tensor")
+_EXPERTS = "transformers.integrations.moe"
 # Dynamo has no use for a "no" elsewhere: it would break graphs where nothing is gained.
 _QUESTIONS_IN_PARTS = (
     ("transformers.masking_utils", "is_tracing"),
     ("transformers.modeling_attn_mask_utils", "is_tracing"),
-    ("transformers.integrations.moe", "is_torchdynamo_compiling"),
+    (_EXPERTS, "is_torchdynamo_compiling"),
 )
 # Where code between two graphs collects outputs of layers in a context variable, which Dynamo
 # cannot read, every layer would break its graph.
 _COLLECTOR = ("transformers.utils.output_capturing", "is_torchdynamo_compiling")
+# What has other last bits where it is traced, and what remains of it by a backend.
+_MASK = (
+    "builds a mask where it is traced, which the plain step leaves out if it masks nothing: such "
+    "steps are the plain ones within rounding (without attention_mask, or with in_place=True, they "
+    "are equal)"
+)
+_SCAN = (
+    "runs a parallel scan where it is traced, and a loop over tokens where it is not: steps are "
+    "the plain ones within rounding"
+)
+_OTHER_PATHS = {
+    "transformers.masking_utils": _MASK,
+    "transformers.modeling_attn_mask_utils": _MASK,
+    "transformers.models.mamba.modeling_mamba": _SCAN,
+    "transformers.models.falcon_mamba.modeling_falcon_mamba": _SCAN,
+    "transformers.models.jamba.modeling_jamba": _SCAN,
+}
 
 
 @contextlib.contextmanager
@@ -40,6 +58,29 @@ def eager_paths_in_parts() -> Iterator[None]:
     """
     with _answered(dict.fromkeys(_QUESTIONS_IN_PARTS, _no) | {_COLLECTOR: _yes}):
         yield
+
+
+class EagerAnswers:
+    """Answers to modules of transformers that ask Dynamo whether it traces them.
+
+    For a backend, which sees no call of the model: Dynamo guards the functions by which modules
+    ask, so that these stay theirs.
+
+    Attributes
+    ----------
+    others : list[str]
+        Lines on modules that were told yes, and take a path with other last bits than the plain
+        step.
+    """
+
+    def __init__(self) -> None:
+        self.others: list[str] = []
+
+    def __call__(self, module: str) -> bool | None:
+        """The answer to `module`; ``None`` for Dynamo's own."""
+        if module in _OTHER_PATHS:
+            self.others.append(f"{module} {_OTHER_PATHS[module]}")
+        return False if module == _EXPERTS else None
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from types import CodeType, FrameType
 from typing import Any
 
@@ -12,10 +13,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from schedsim.errors import SchedsimError, UnsupportedError
 
+from ..capture.eager_paths import EagerAnswers
 from ..capture.program import Program
 from ..capture.program_builder import communicates
 from ..compiled.without_backward import compiled_without_backward, needs_no_gradient
 from ..guards.plan_variants import PlainStepWarning
+from ..torch_private.compile_questions import answering
 from ..torch_private.dynamo_graphs import (
     as_function,
     checkpointed_writes,
@@ -26,16 +29,17 @@ from ..torch_private.dynamo_graphs import (
     unpack_at_once,
 )
 from ..torch_private.dynamo_settings import (
-    allow_recurrence,
     break_at_packed_sequences,
     changes_python,
+    dynamo_settings,
     guard_hooks,
     last_trace,
     recompile_limit,
     was_asked_for,
 )
-from ..torch_private.frame_callbacks import when_call_ends, when_compiling
+from ..torch_private.frame_callbacks import options_of, when_call_ends, when_compiling
 from ..torch_private.graph_halves import Strides, compiled_in_halves
+from ..torch_private.grouped_products import grouped_products
 from ..torch_private.replaced_data import break_at_replaced_data
 from ..torch_private.sharded_groups import gathers_around
 from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
@@ -137,9 +141,9 @@ def _say_last_trace() -> None:
             )
         warn_user(
             f"Dynamo has traced {name_of(code)} {recompile_limit()} times, and traces it no more: "
-            "where it would have to, as for a number that changes from step to step, it runs as it "
-            "is, not within the budget; torch._dynamo.config.recompile_limit allows more traces; "
-            + remedy,
+            "where it would have to, as for a number that changes from step to step or from layer "
+            "to layer, it runs as it is, not within the budget; "
+            "torch._dynamo.config.recompile_limit allows more traces; " + remedy,
             PlainStepWarning,
         )
 
@@ -190,7 +194,8 @@ class _Frames:
 
     def __init__(self) -> None:
         self.num_runs, self.awaits_first = 0, True
-        self._was_allowed = self._broke_at_data = False
+        self._settings = ExitStack()
+        self._answers = EagerAnswers()
         self._breaks: dict[str, int] = {}
         self._skipped: list[tuple[CodeType, str]] = []
 
@@ -199,20 +204,32 @@ class _Frames:
         """Whether Dynamo has given a function up in this call, and traces what that one calls."""
         return bool(self._skipped)
 
-    def begins(self, _frame: FrameType) -> None:
-        """Dynamo shall trace recurrent layers, which `keep_layers_whole` takes as one op each."""
+    def begins(self, frame: FrameType) -> None:
+        """Dynamo shall trace the plain step: its recurrent layers, its draws, its experts.
+
+        `keep_layers_whole` takes recurrent layers as one op each.
+        """
         self._breaks, self.awaits_first = breaks_so_far(), False
         break_at_packed_sequences()
-        self._broke_at_data = break_at_replaced_data(True)
-        # On CUDA they are other ops, which would have to be planned as they are.
+        self._settings, self._answers = ExitStack(), EagerAnswers()
+        self._settings.callback(break_at_replaced_data, break_at_replaced_data(True))
+        # A graph would draw in the place of NumPy from torch's generator.
+        settings: dict[str, Any] = {"use_numpy_random_stream": True}
+        # On CUDA recurrent layers are other ops, which would have to be planned as they are.
         if not torch.cuda.is_available():
-            self._was_allowed = allow_recurrence(True)
+            settings["allow_rnn"] = True
+        self._settings.enter_context(dynamo_settings(settings))
+        if not options_of(frame).get("compile"):  # Inductor has the paths of compiled steps
+            self._settings.enter_context(answering(self._answers))
+            self._settings.enter_context(grouped_products())
 
     def ends(self, frame: FrameType) -> None:
         """Note a function that Dynamo has given up, or whose graph breaks."""
-        break_at_replaced_data(self._broke_at_data)
-        if not torch.cuda.is_available():
-            allow_recurrence(self._was_allowed)
+        self._settings.close()
+        known = _sessions.get(id(options_of(frame)))
+        if known is not None:
+            for line in self._answers.others:
+                known[1].say_rounding(line)
         skipped = skipped_code(frame, self._breaks)
         if skipped is None:
             return

@@ -91,7 +91,9 @@ class LocalSession(Session):
             self.plans.refusals.tell(self._step.calls)  # which names a budget that works
             self.plans.tell_doubt(self._step.calls)
             raise
-        self.plans.refusals.tell(self._step.calls, more_may_come=True)
+        self.plans.refusals.tell(
+            self._step.calls, more_may_come=True, is_step=not self.is_rehearsing
+        )
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:

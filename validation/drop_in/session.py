@@ -19,7 +19,7 @@ from schedsim.plans.plan import Plan
 
 from ..compiled.group import Groups
 from ..dry_cuda import has_values
-from ..guards.plan_variants import PlainStepWarning, ReplannedWarning
+from ..guards.plan_variants import PlainStepWarning, ReplannedWarning, RoundingWarning
 from ..measure.allocator import NO_BLOCKS
 from ..torch_private.skipped_frames import breaks_so_far
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, weakly
@@ -128,6 +128,10 @@ class Session(ABC):
         if line not in self.check_note:
             self.note(line)
             warn_user(line, kind)
+
+    def say_rounding(self, line: str) -> None:
+        """Say in `line` why steps are the plain ones within rounding, once."""
+        self._tell(line, RoundingWarning)
 
     def note_written(self, tensors: Sequence[torch.Tensor]) -> None:
         """A forward writes `tensors`, which were there before it."""

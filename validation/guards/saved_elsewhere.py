@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from ..torch_private.checkpoint_frames import remade_elsewhere
 from ..torch_private.storage_refs import storage_key
 from .tensor_bits import raw_bytes
 
@@ -24,7 +25,7 @@ def saved_elsewhere(resident: Iterable[Tensor]) -> Iterator[None]:
     """Save tensors for backward on the host, or from the host in a file, within the block.
 
     Both forward and backward must run in the block. The kernels are those of the plain step, and
-    get tensors of the same strides.
+    get tensors of the same strides. What ``torch.utils.checkpoint`` makes again is saved so, too.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ def saved_elsewhere(resident: Iterable[Tensor]) -> Iterator[None]:
                 return lambda: tensor
             return _in_file(tensor, file) if tensor.device.type == "cpu" else _on_host(tensor)
 
-        with saved_tensors_hooks(pack, lambda get: get()):
+        with remade_elsewhere(pack), saved_tensors_hooks(pack, lambda get: get()):
             yield
 
 

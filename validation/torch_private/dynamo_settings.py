@@ -209,13 +209,6 @@ def guard_hooks() -> None:
     dynamo.config.skip_nnmodule_hook_guards = False
 
 
-def allow_recurrence(is_allowed: bool) -> bool:
-    """Whether Dynamo shall trace functions that call recurrent layers; returns what held before."""
-    before = bool(dynamo.config.allow_rnn)
-    dynamo.config.allow_rnn = is_allowed
-    return before
-
-
 def forget_traces(codes: Iterable[CodeType]) -> None:
     """Drop what Dynamo holds of `codes`, which nothing calls any more: their graphs and plans.
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -28,6 +28,16 @@ def when_compiling(backend: Callable[..., Any], begins: Call, ends: Call) -> Non
         callback_handler.end_callbacks = _Lasting(callback_handler.end_callbacks)
         callback_handler.register_start_callback(_OfBackend(backend, begins))
         callback_handler.register_end_callback(_OfBackend(backend, ends))
+
+
+def options_of(frame: FrameType) -> Mapping[str, Any]:
+    """The options that a user gave `torch.compile` for what is compiled in `frame`."""
+    for compiler in _wrappers(frame.f_locals.get("compiler_fn")):
+        given = getattr(compiler, "kwargs", None)
+        if isinstance(given, dict) and given.get("options"):
+            found: Mapping[str, Any] = given["options"]
+            return found
+    return {}
 
 
 def when_call_ends(call: Callable[[], None]) -> bool:
@@ -67,10 +77,16 @@ class _OfBackend:
 
 def _innermost(compiler: Any) -> Any:
     """The function that a user gave as a backend, without torch's wrappers."""
+    return _wrappers(compiler)[-1]
+
+
+def _wrappers(compiler: Any) -> list[Any]:
+    """`compiler` and what it wraps, the function that a user gave last."""
+    found = [compiler]
     for _ in range(8):
-        inner = getattr(compiler, "_torchdynamo_orig_backend", None)
-        inner = inner or getattr(compiler, "compiler_fn", None)
+        inner = getattr(found[-1], "_torchdynamo_orig_backend", None)
+        inner = inner or getattr(found[-1], "compiler_fn", None)
         if inner is None:
             break
-        compiler = inner
-    return compiler
+        found.append(inner)
+    return found

@@ -10,7 +10,11 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from schedsim.validation.capture.eager_paths import eager_paths, eager_paths_in_parts
+from schedsim.validation.capture.eager_paths import (
+    EagerAnswers,
+    eager_paths,
+    eager_paths_in_parts,
+)
 
 
 @pytest.fixture
@@ -62,3 +66,13 @@ def test_dynamo_is_answered_where_masks_experts_and_outputs_are_chosen(monkeypat
         assert collector.is_torchdynamo_compiling() is True  # also between two graphs
     assert masks.is_tracing(1) == experts.is_torchdynamo_compiling() == "really"
     assert collector.is_torchdynamo_compiling() == "really"
+
+
+def test_a_backend_answers_experts_alone_and_notes_who_takes_another_path():
+    answers = EagerAnswers()
+    assert answers("transformers.integrations.moe") is False
+    assert answers("transformers.models.bert.modeling_bert") is None
+    assert answers.others == []
+    assert answers("transformers.models.jamba.modeling_jamba") is None
+    [line] = answers.others
+    assert line.startswith("transformers.models.jamba.modeling_jamba runs a parallel scan")

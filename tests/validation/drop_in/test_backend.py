@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 import tomllib
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,7 +18,7 @@ from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
-from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning, RoundingWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from step_models import TinyResNet  # noqa: E402
@@ -435,3 +437,54 @@ def test_parameters_in_no_graph_are_within_the_budget():
     assert len(session.numbers) == 3
     peak = storage_bytes([*model.parameters(), x]) + reading.peak_bytes
     assert 0.9 * session.peak_bytes < peak <= session.peak_bytes
+
+
+ASKING = """
+import torch
+
+def factor():
+    return 3.0 if torch.compiler.is_compiling() else 2.0
+"""
+
+
+def asking(name, monkeypatch):
+    """A function of a module of that name that asks whether it is compiled."""
+    module = ModuleType(name)
+    exec(compile(ASKING, f"{name}.py", "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, name, module)  # Dynamo looks it up
+    return module.factor
+
+
+class Asking(torch.nn.Linear):
+    """Is told whether it is compiled by code of a library."""
+
+    def __init__(self, asked):
+        super().__init__(8, 8)
+        self.asked = asked
+
+    def forward(self, x):
+        return super().forward(x) * self.asked()
+
+
+@pytest.mark.parametrize(
+    ("module", "factor", "line"),
+    [
+        ("transformers.integrations.moe", 2.0, None),
+        ("transformers.masking_utils", 3.0, "builds a mask where it is traced"),
+        ("made_up_library", 3.0, None),
+    ],
+)
+def test_experts_are_told_that_nothing_is_compiled_and_others_are_told_of(
+    module, factor, line, monkeypatch
+):
+    """Inductor's paths would have other last bits; what stays traced so is said."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = Asking(asking(module, monkeypatch)), torch.randn(4, 8)
+    step = torch.compile(model, backend="schedsim", options={"budget": "1MB", "effort": 0.1})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = step(x)
+    said = [str(it.message) for it in caught if issubclass(it.category, RoundingWarning)]
+    assert torch.equal(found, torch.nn.functional.linear(x, model.weight, model.bias) * factor)
+    assert [module in it and line in it for it in said] == ([True] if line else [])

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from in_place_models import Net  # noqa: E402
+from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.tracing import inlined, is_inlined  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
@@ -114,18 +115,23 @@ class Masked(nn.Module):
 
 
 @pytest.mark.slow
-def test_numpy_draws_as_in_the_plain_step():
+@pytest.mark.parametrize("door", ["in place", "backend"])
+def test_numpy_draws_as_in_the_plain_step(door):
     """From its own generator, and none of these draws is a constant of a graph."""
     torch.manual_seed(0)
     model, x = Masked(), torch.randn(16, 8)
-    plain = copy.deepcopy(model)
-    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1)
+    plain, options = copy.deepcopy(model), {"budget": "1MB", "effort": 0.1}
+    if door == "backend":
+        call = torch.compile(model, backend="schedsim", options=options)
+    else:
+        call = schedsim.rematerialize(model, x, in_place=True, **options)
     found = []
-    for module in (model, plain):
+    for module in (call, plain):
         np.random.seed(3)
         found.append([module(x).square().sum() for _ in range(3)])
     assert found[0] == found[1]
-    assert len(session_in(model).parts) == 2
+    session = session_of(options) if door == "backend" else session_in(model)
+    assert len(session.parts) == 2
 
 
 class Counting(nn.Module):

@@ -60,6 +60,7 @@ class FirstRefusals:
         self._known, self._parts, self._first, self._lines = known, parts, first, lines
         self._unmeasured = unmeasured
         self._refused: InfeasibleBudgetError | None = None
+        self._is_said = False  # whether a line has told of a step that may not fit
         self._is_late = False  # whether what was refused came beside other graphs' calls
         self._gone: dict[int, frozenset[int]] = {}  # outputs that the loop has dropped, by part
         self.is_of_several = False
@@ -103,13 +104,15 @@ class FirstRefusals:
         part.trust.trust(number, binding)
         return number
 
-    def tell(self, calls: StepCalls, *, more_may_come: bool = False) -> None:
+    def tell(self, calls: StepCalls, *, more_may_come: bool = False, is_step: bool = True) -> None:
         """Refuse the forward of these `calls`, if a refusal was put off and nothing fits.
 
         Parameters
         ----------
         more_may_come
             Whether calls of the whole model may follow before a backward.
+        is_step
+            Whether they are of a step of the loop.
 
         Raises
         ------
@@ -130,7 +133,8 @@ class FirstRefusals:
             index, gone = call.key[0], gone_among(call.results)
             self._gone[index] = gone & self._gone.get(index, gone)
         if self._fits(record):
-            if is_late:
+            if is_step and not self._is_said and (is_late or self._is_over(calls, record)):
+                self._is_said = True
                 warn_user(
                     f"the {len(calls.rows)} graphs of a step fit beside each other by schedules "
                     "that keep less than its first ones: this step may exceed the budget",
@@ -155,18 +159,43 @@ class FirstRefusals:
         finally:
             known.budget_bytes = before
 
+    def divide_anew(self) -> None:
+        """Let first steps go on by schedules that fit beside each other, if their calls are known.
+
+        As where an optimizer has made its states since: chosen by itself, the first graph of a step
+        would take room that the others need. A division may leave none for a loss.
+        """
+        if self._known.is_share:
+            return
+        for record, guessed in self._unmeasured.of_several():
+            if not self._fits(guessed):
+                self._fits(record)
+
     def _fits(self, record: StepRecord) -> bool:
         """Whether a division of the budget fits; first steps run by it then."""
         self._as_dropped(record)
         assert self._known.budget_bytes is not None
-        with ExitStack() as hopes:
-            for index in {index for index, _ in record.keys}:
-                hopes.enter_context(self._parts[index].hoping())
+        with self._hoping(record):
             found = self._lines.least_line(record).divide(self._known.budget_bytes)
         if found is None:
             return False
         self._first.take(record.keys, found.costs)
         return True
+
+    def _is_over(self, calls: StepCalls, record: StepRecord) -> bool:
+        """Whether the schedules by which these calls run do not fit beside each other."""
+        assert self._known.budget_bytes is not None
+        with self._hoping(record):
+            costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
+            return self._lines.peak_of(record, costs) > self._known.budget_bytes
+
+    @contextmanager
+    def _hoping(self, record: StepRecord) -> Iterator[None]:
+        """Take gradients that lack to be no zeros, in the parts of `record`."""
+        with ExitStack() as hopes:
+            for index in {index for index, _ in record.keys}:
+                hopes.enter_context(self._parts[index].hoping())
+            yield
 
     def refusal(self, record: StepRecord, *, is_late: bool = False) -> InfeasibleBudgetError:
         """The refusal of steps like `record`, whatever the loop does with their outputs."""

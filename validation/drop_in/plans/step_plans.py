@@ -139,6 +139,8 @@ class StepPlans:
             if growth != 0:
                 self._first.clear()
             known.resident.plan(first)
+            if growth != 0:
+                self.refusals.divide_anew()
         elif growth and first in known.peaks:
             self._grow(first, growth)
 

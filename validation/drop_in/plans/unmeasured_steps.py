@@ -53,6 +53,11 @@ class UnmeasuredSteps:
         kept = self._seen.items()
         self._seen = {it: record for it, record in kept if all(key[0] != index for key in it[0])}
 
+    def of_several(self) -> list[tuple[StepRecord, StepRecord]]:
+        """Those of several calls: without what the code around them takes, and with guesses."""
+        records = [record for record in self._seen.values() if len(record.keys) > 1]
+        return [(record, self._with_guesses(record)) for record in records]
+
     def least_bytes(self) -> int:
         """The least budget for all of these kinds, as far as their calls tell it; 0 without any.
 

@@ -1,0 +1,33 @@
+"""What a checkpoint makes again is stored by a function of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.torch_private.checkpoint_frames import remade_elsewhere  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+
+def gradient(x):
+    """Of two sines, of which the inner one is saved."""
+    found = checkpoint(lambda y: torch.sin(torch.sin(y)), x, use_reentrant=False)
+    return torch.autograd.grad(found.sum(), x)[0]
+
+
+def test_what_is_made_again_is_packed_and_read_back():
+    x, packed = torch.randn(5, requires_grad=True), []
+
+    def pack(tensor):
+        packed.append(tensor.clone())
+        return packed[-1].clone
+
+    expected = gradient(x)
+    with remade_elsewhere(pack):
+        found = gradient(x)
+    assert torch.equal(found, expected)
+    num_packed = len(packed)
+    assert all(any(torch.equal(it, known) for it in packed) for known in (x, x.sin()))
+    gradient(x)
+    assert len(packed) == num_packed
