@@ -52,7 +52,8 @@ _FIRST_MEETING = 0.1
 # the effort and of the usual temperature of the peak: it is within most limits after a fifth of the
 # work that others take. And the bound begins when the walkers have met for the first time. On fewer
 # ops the others are in time, and where memory is tight they need all of the work. Where there is
-# one start alone, one walker has all of the work: two would each end half as deep.
+# one start alone, one walker has all of the work (on fewer ops, of the later rounds): two would
+# each end half as deep.
 _SLOW_OPS, _SCOUTED, _SCOUT_WARM = 3000, 0.06, 0.2
 
 # From so many ops on, where no walker fits at first, bytes above the limit are summed over all runs
@@ -129,6 +130,7 @@ class GraphSearch:
         self._joined = False  # whether the bound has ended and its result is taken in
         self.moves = 0
         self._winner: GraphWalker | None = None
+        self._has_one_start = False  # whether all walkers start from the graph's order
         self._solved = False  # whether the bound's own schedule is the answer
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
@@ -287,12 +289,15 @@ class GraphSearch:
         segments += [RoundPart(0, 0.4, 1.0)]
         segments += [RoundPart(number) for number in range(1, num_rounds)]
         few = 2 if self.effort.counted else min(self.num_threads, 2)
+        alone = self._has_one_start and self.graph.num_ops >= _SUMMED_FROM
         left = sum(segment.high - segment.low for segment in segments)
         kept = left * _MERGED / (1.0 - _MERGED) if self._may_merge() else 0.0  # for a merge
         lean = None
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
                 active = self._fewer(active, 1 if self._none_fits() else few)
+                if alone and not self._none_fits():
+                    active = active[:1]
             if at == 2 and (found := self._from_bound(pool)):
                 active += found
             elif at > 1:
@@ -547,8 +552,8 @@ class GraphSearch:
         makers = [partial(self._make, i, line) for i, line in enumerate(given)]
         if (saved := self._saved(starts)) is not None:
             makers.append(partial(self._make, len(given), saved, cool=_COOL))
-        slow = self.effort.counted and self.graph.num_ops >= _SLOW_OPS
-        if slow and not (makers or self.free):
+        self._has_one_start = self.effort.counted and not (makers or self.free)
+        if self._has_one_start and self.graph.num_ops >= _SLOW_OPS:
             return [partial(self._make, 0, usual[0], greedy=True, kind=ALONE)]
         few = 2 if self.effort.counted else self.num_threads
         count = max(max(len(given), saved is not None) + 1, num_walkers(self.graph.num_ops, few))

@@ -163,5 +163,7 @@ def test_a_step_that_the_device_cannot_measure_is_refused_in_a_line(monkeypatch)
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. GPU 0 has 2.")
 
     monkeypatch.setattr("schedsim.validation.targets.capture_target", full)
-    with pytest.raises(SchedsimError, match=r"measured: CUDA out of memory. Tried .* 1 GiB(\nhint|$)"):
+    with pytest.raises(
+        SchedsimError, match=r"measured: CUDA out of memory. Tried .* 1 GiB(\nhint|$)"
+    ):
         read_target("model:mlp,layers=2,hidden=4,batch=2", device="cpu")

@@ -105,6 +105,22 @@ def test_thousands_of_ops_with_one_start_have_one_walker(num_ops, effort, order,
     assert len(search._makers([line], [line], ())) == max(2, count)
 
 
+def test_hundreds_of_ops_with_one_start_end_with_one_walker(monkeypatch):
+    """The best of the first round has the work of later ones."""
+    counts, walk = [], Pool.walk
+
+    def counted(self, walkers, segment, share):
+        counts.append((segment.number, len(walkers)))
+        walk(self, walkers, segment, share)
+
+    monkeypatch.setattr(Pool, "walk", counted)
+    graph = layered(600, 0)
+    budget = int(0.8 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
+    search = GraphSearch(graph, budget, "fixed", Effort(0.2), seed=0, num_threads=2, gap=0.0)
+    search.run(())
+    assert counts == [(0, 4), (0, 4), (0, 4), (1, 1)]
+
+
 def test_a_start_that_is_faster_needs_no_other():
     """What is best to save is a start only where it beats the starts that were given."""
     graph = SYNTHETIC_GRAPHS["dense"](300, 0)
