@@ -252,6 +252,27 @@ def draw(folder: Path, figure: Callable[[Figure, Instances], None], instances: I
         plt.close(page)
 
 
+def taken_together(rows: Iterable[tuple[str, float, float]]) -> Iterator[Claim]:
+    """Checks of ours, of the rows of a source taken together.
+
+    Parameters
+    ----------
+    rows
+        What it is, the percent that are hoped for, and the share that is ours. All is at least 100
+        percent, less is at most so much.
+    """
+    for what, hoped, share in rows:
+        yield Claim(
+            what=what,
+            claimed=hoped,
+            ours=100 * share,
+            unit="%",
+            relation="at least" if hoped == 100 else "at most",
+            seen="formula",
+            check="The rows above taken together: what was hoped for, and what no source claims.",
+        )
+
+
 def load_source(folder: Path) -> ModuleType:
     """The ``reproduce.py`` of a folder: its SOURCE, claims and figure."""
     return _load(folder, "reproduce")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _claims import Claim, Instances, Source, load_runs, main
+from _claims import Claim, Instances, Source, load_runs, main, taken_together
 
 import schedsim
 
@@ -26,7 +26,6 @@ SOURCE = Source(
 MEMORY, TIME = 0.12, 0.15
 # Pairs of runs that differ by less than this have no order to predict.
 ORDER = 0.02
-_TOGETHER = "The rows above taken together: what was hoped for, and what no source claims."
 
 
 @cache
@@ -93,23 +92,17 @@ def claims(instances: Instances) -> Iterator[Claim]:
                 why=run.why if abs(ours / run.tokens - 1) > TIME else "",
             )
     signs = [(a > 0) == (b > 0) for _, a, b in orders()]
-    for what, claimed, ours, unit in (
-        (f"{len(memory)} runs: median error of reserved memory", 5, statistics.median(memory), "%"),
-        (f"{len(memory)} runs: worst error of reserved memory", 12, max(memory), "%"),
-        (f"{len(time)} runs: median error of time", 15, statistics.median(time), "%"),
-        (f"{len(time)} runs: share within 15 % of time", 100, _share(time), "%"),
-        (f"{len(signs)} pairs: share of differences of memory with the right sign", 100,
-         sum(signs) / len(signs), "%"),
-    ):  # fmt: skip
-        yield Claim(
-            what=what,
-            claimed=claimed,
-            ours=100 * ours,
-            unit=unit,
-            relation="at least" if claimed == 100 else "at most",
-            seen="formula",
-            check=_TOGETHER,
+    runs, steps, pairs = f"{len(memory)} runs", f"{len(time)} runs", f"{len(signs)} pairs"
+    right = sum(signs) / len(signs)
+    yield from taken_together(
+        (
+            (f"{runs}: median error of reserved memory", 5, statistics.median(memory)),
+            (f"{runs}: worst error of reserved memory", 12, max(memory)),
+            (f"{steps}: median error of time", 15, statistics.median(time)),
+            (f"{steps}: share within 15 % of time", 100, _share(time)),
+            (f"{pairs}: share of differences of memory with the right sign", 100, right),
         )
+    )
 
 
 def _share(errors: list[float]) -> float:
