@@ -366,7 +366,7 @@ class GraphSearch:
             found += [walker for walker in tries if walker.best_s < np.inf]
         found = sorted(found, key=lambda walker: walker.rank)[:_TRIED_FITTING]
         for walker in found:
-            walker.begin(0)  # in the middle of a round
+            walker.begin(0)  # once more: for the rest of the round they are cooler
         self.walkers += found
         return found
 
