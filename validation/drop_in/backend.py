@@ -37,7 +37,12 @@ from ..torch_private.dynamo_settings import (
     recompile_limit,
     was_asked_for,
 )
-from ..torch_private.frame_callbacks import options_of, when_call_ends, when_compiling
+from ..torch_private.frame_callbacks import (
+    options_given,
+    options_of,
+    when_call_ends,
+    when_compiling,
+)
 from ..torch_private.graph_halves import Strides, compiled_in_halves
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.replaced_data import break_at_replaced_data
@@ -55,6 +60,7 @@ from .parts.own_zeros import OwnZeros
 from .parts.sized_parts import SizedParts, has_open_sizes
 from .parts.traced_part import TracedPart
 from .parts.whole_layers import keep_layers_whole
+from .plans.loop_round import THE_ROUND
 from .session import Session
 from .traced_python import TracedPython, counted_since
 
@@ -269,6 +275,14 @@ def session_of(options: Mapping[str, Any] | None) -> Session:
         while len(_sessions) > _MOST_SESSIONS:
             _sessions.popitem(last=False)
     return _sessions[key][1]
+
+
+def _is_coming() -> bool:
+    """Whether a model was compiled with a budget, and no graph of it has come."""
+    return any(id(options) not in _sessions for options in options_given(schedsim))
+
+
+THE_ROUND.coming.append(_is_coming)
 
 
 def compiled_part(

@@ -30,12 +30,13 @@ from .parts.output_uses import OutputUse, gone_among
 from .parts.part_sizes import Binding
 from .parts.planned_part import PlannedPart
 from .parts.traced_part import TracedPart
+from .plans.loop_round import THE_ROUND
 from .plans.resident_by_kind import Before
 from .plans.step_plans import StepPlans
 from .plans.unmeasured_steps import record_without_measurements
 from .records.step_calls import PartCall, StepCalls
 from .records.step_meter import OVER
-from .records.step_record import Key
+from .records.step_record import Key, Kind
 from .session import Session
 
 
@@ -56,7 +57,11 @@ class LocalSession(Session):
         # Ops are measured by the same profiler that measures the code between parts.
         self._recorder.sets_apart = True
         self.plans = StepPlans(options, self.parts, self._recorder.stop)
-        self.plans.known.adam_bytes = self._held.adam_bytes
+        self.plans.beside_bytes = self._least_beside
+        self.plans.has_others = self._has_others
+        THE_ROUND.joins(self._resident.member.number, self.plans)
+        self._resident.member.least_bytes = self.plans.least_bytes
+        self.plans.known.adam_bytes = self._resident.member.adam_bytes
         self.plans.known.optimizer_bytes = self._optimizer_bytes
         self.plans.known.gradient_bytes = self._held.coming_gradient_bytes
         self.plans.known.late_gradient_bytes = self._held.late_gradient_bytes
@@ -70,6 +75,7 @@ class LocalSession(Session):
         # Whether a record may start in the step that has begun; None where only parts say so.
         self._may_start: bool | None = None
         self._last_first: int | None = None  # the part with which the step before began
+        self._awaits_others: bool | None = None  # as the first step told
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
 
@@ -90,10 +96,10 @@ class LocalSession(Session):
         except torch.OutOfMemoryError:
             self.plans.refusals.tell(self._step.calls)  # which names a budget that works
             self.plans.tell_doubt(self._step.calls)
+            if self.plans.is_lifted:
+                THE_ROUND.end()
             raise
-        self.plans.refusals.tell(
-            self._step.calls, more_may_come=True, is_step=not self.is_rehearsing
-        )
+        self._tell_refusals(more_may_come=True)
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
@@ -187,9 +193,15 @@ class LocalSession(Session):
                 self._recorder.turns.is_missing = True
         if self.is_rehearsing and key[1] and not binding:
             kept = 0  # calls of a rehearsal are those of no step of the loop
-        number = self._room.beside(
-            lambda: self.plans.number_for(key, binding, lambda: self._held.total_bytes, kept)
-        )
+
+        def chosen() -> int:
+            return self.plans.number_for(key, binding, lambda: self._held.total_bytes, kept)
+
+        try:
+            number = self._room.beside(chosen)
+        except InfeasibleBudgetError as error:
+            self._put_off(error)
+            number = chosen()
         part = self.parts[index]  # perhaps in small groups now
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
@@ -237,8 +249,9 @@ class LocalSession(Session):
         self, part: TracedPart, header: torch.Tensor, given: Sequence[torch.Tensor | None]
     ) -> None:
         """The backward half of a call of `part` is about to run, with the gradients `given`."""
-        self.plans.refusals.tell(self._step.calls)
-        self.plans.tell_doubt(self._step.calls)
+        self._tell_refusals()
+        if not self.plans.is_lifted:
+            self.plans.tell_doubt(self._step.calls)
         number = self._step.calls.number_of(header)
         if number >= 0 and not self.is_rehearsing:
             call = self._step.calls.rows[number]
@@ -299,6 +312,8 @@ class LocalSession(Session):
     ) -> None:
         """The backward half of a call has run, and gives its inputs these gradients."""
         super().backward_ends(header, gradients)
+        if not self.is_rehearsing:
+            THE_ROUND.trains(self._resident.member.number)
         self._room.looks.sees()
         self._graphs.backward_ends()
 
@@ -359,9 +374,9 @@ class LocalSession(Session):
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None
-        num_ended = records_ended()
+        num_ended, member = records_ended(), self._resident.member
         close_all()
-        self.plans.refusals.tell(self._step.calls)
+        self._tell_refusals()
         if may_start is None:
             self._coming = bytes_by_place(part.inputs_among(arguments))
             may_start = self._end_step()
@@ -378,10 +393,18 @@ class LocalSession(Session):
         self.plans.known.growing_bytes = self._held.growing_bytes
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)
-        self.plans.unmeasured.comes(key[0], binding)
-        self._room.beside(lambda: self._begin_plans(key[0], before))
+        kind = Kind(key[0], member.open_beside)
+        self._step.calls.beside = kind.beside
+        self.plans.unmeasured.comes(kind, binding)
+        if not self.is_rehearsing:
+            THE_ROUND.begins(member.number, kind, member.all_numbers)
+        try:
+            self._room.beside(lambda: self._begin_plans(kind, before))
+        except InfeasibleBudgetError as error:
+            self._put_off(error)
         self._look_behind()
         wanted = turns.is_missing or known.is_longest(key, binding)
+        wanted = wanted or turns.looks_at_kind(known.is_new(kind))
         wanted = wanted or turns.looks_at_passing(known.wants_passing)
         if wanted and may_start and not self._recorder.is_on and records_ended() == num_ended:
             self._start_measuring(torch.device(part.device))
@@ -391,6 +414,46 @@ class LocalSession(Session):
             self._behind.begin()
         elif not self.is_rehearsing and self.plans.is_for_sizes(key, binding):
             self._room.begins(torch.device(part.device))
+
+    # -- beside other models ----------------------------------------------------------------------
+
+    def _put_off(self, error: InfeasibleBudgetError) -> None:
+        """Put off this refusal until the steps of all models were seen; or raise it."""
+        if self.is_rehearsing:
+            raise error
+        member, calls = self._resident.member, self._step.calls
+        kind = Kind(calls.rows[0].key[0], calls.beside) if calls.rows else None
+        others = [it.number for it in member.others()]
+        if not THE_ROUND.put_off(member.number, kind, others):
+            raise error
+        # Frames of the forward that goes on would keep all that it makes.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        budget = format_bytes(self.budget_bytes or 0)
+        self._tell(
+            f"steps do not fit {budget}: those of several models run on by schedules of little "
+            "memory, and may exceed it, until the steps of each were seen, so that the refusal "
+            "names a budget for all",
+            ReplannedWarning,
+        )
+
+    def _tell_refusals(self, *, more_may_come: bool = False) -> None:
+        """Refuse a forward whose refusal was put off, if nothing fits."""
+        try:
+            self.plans.refusals.tell(
+                self._step.calls, more_may_come=more_may_come, is_step=not self.is_rehearsing
+            )
+        except InfeasibleBudgetError as error:
+            self._put_off(error)
+
+    def _has_others(self) -> bool:
+        """Whether there are other models with a budget, or were to come as the first step began."""
+        if self._awaits_others is None:
+            self._awaits_others = THE_ROUND.is_coming()
+        return self._awaits_others or bool(self._resident.member.others())
+
+    def _least_beside(self) -> int:
+        """About the least that steps of other models take."""
+        return sum(it.least_bytes() for it in self._resident.member.others())
 
     def _look_beside(self, given: Mapping[int, int]) -> None:
         """See what graphs the loop has made before this step.
@@ -405,7 +468,7 @@ class LocalSession(Session):
         self._held.look_for_optimizers()
 
         def counted() -> set[int]:
-            own = {*given, *self._held.places, *self._held.gradients()}
+            own = {*given, *self._held.counted_places()}
             return own | self._resident.earlier.places()
 
         self._graphs.look(counted, is_measured=self._recorder.turns.is_missing)
@@ -430,13 +493,13 @@ class LocalSession(Session):
             ReplannedWarning,
         )
 
-    def _begin_plans(self, first: int, found: Before) -> None:
+    def _begin_plans(self, kind: Kind, found: Before) -> None:
         """Begin the step beside what was `found`, and what the code behind a step has left."""
         known = self.plans.known
         before = known.resident.saved()
         left = self._behind.left_by(self._last_first) + self._graphs.num_bytes
         try:
-            self.plans.begin(first, found.with_more(left))
+            self.plans.begin(kind, found.with_more(left))
         except InfeasibleBudgetError as error:
             if not left or self._room.room_bytes:
                 raise
@@ -448,7 +511,7 @@ class LocalSession(Session):
             self._graphs.ignore()
             self._behind.ignore_left()
             self.plans.plan_anew()
-            self.plans.begin(first, found)
+            self.plans.begin(kind, found)
             self._tell(
                 f"the loop holds {format_bytes(left)} that it has made {made}, beside which "
                 "no plan is within the budget: they are not counted, and steps may exceed it by "

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -38,6 +39,16 @@ def options_of(frame: FrameType) -> Mapping[str, Any]:
             found: Mapping[str, Any] = given["options"]
             return found
     return {}
+
+
+def options_given(backend: Callable[..., Any]) -> list[Mapping[str, Any]]:
+    """The options of all models that `torch.compile` was given for `backend` and that are there.
+
+    O(objects of the process).
+    """
+    kind = torch._TorchCompileWrapper
+    found = [it for it in gc.get_objects() if type(it) is kind and it.compiler_fn is backend]
+    return [it.kwargs["options"] for it in found if "options" in it.kwargs]
 
 
 def when_call_ends(call: Callable[[], None]) -> bool:

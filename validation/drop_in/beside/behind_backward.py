@@ -93,7 +93,7 @@ class BehindBackward:
         blocks
             Bytes by address of what the stretch has allocated, and not released.
         """
-        counted = {*self._held.places, *self._held.gradients()}
+        counted = self._held.counted_places()
         return sum(size for it, size in blocks.items() if it not in counted and it not in coming)
 
     def new_lines(self, budget_bytes: int) -> Iterator[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -61,15 +61,34 @@ register_optimizer_step_pre_hook(_close)
 register_optimizer_step_post_hook(_note)
 
 
+class StateBeside(Protocol):
+    """What other models with a budget hold in the same memory."""
+
+    def lasting_beside(self) -> int:
+        """Bytes of their parameters, buffers and optimizers."""
+
+    def gradients_beside(self) -> int:
+        """Bytes of their gradients at present."""
+
+    def places_beside(self) -> set[int]:
+        """The addresses of their parameters, buffers and gradients."""
+
+
 class HeldState:
     """Bytes of parameters, buffers, gradients and optimizers of the parts seen so far.
 
     Optimizers are seen at their first step, wherever they are created, and before it where the loop
     has loaded their state.
+
+    Attributes
+    ----------
+    beside : StateBeside or None
+        Tells what other models with a budget hold, which is resident here.
     """
 
     def __init__(self, options: DropInOptions) -> None:
         self._options = options
+        self.beside: StateBeside | None = None
         self._tensors: dict[int, _Known] = {}
         self._fixed_bytes = 0
         self._foreseen_bytes = 0
@@ -141,23 +160,44 @@ class HeldState:
         return [t for it in self._tensors.values() if (t := it[0]()) is not None]
 
     @property
+    def device(self) -> torch.device | None:
+        """Where they are; ``None`` where none is there."""
+        return next((t.device for t in self._alive()), None)
+
+    @property
     def places(self) -> set[int]:
         """The addresses of the parameters and buffers."""
-        return set(bytes_by_place(self._alive()))
+        return set(self.fixed_by_place())
+
+    def fixed_by_place(self) -> dict[int, int]:
+        """Bytes of the parameters and buffers that are there, by their addresses."""
+        return bytes_by_place(self._alive())
 
     def gradients(self) -> dict[int, int]:
         """Bytes of the gradients at present, by their addresses."""
         alive = self._alive()
         return bytes_by_place([t.grad for t in alive if t.is_leaf and t.grad is not None])
 
+    def counted_places(self) -> set[int]:
+        """The addresses of all parameters, buffers and gradients that count, here or beside."""
+        beside = set() if self.beside is None else self.beside.places_beside()
+        return {*self.fixed_by_place(), *self.gradients(), *beside}
+
+    def _lasting_beside(self) -> int:
+        return 0 if self.beside is None else self.beside.lasting_beside()
+
+    def _gradients_beside(self) -> int:
+        return 0 if self.beside is None else self.beside.gradients_beside()
+
     @property
     def total_bytes(self) -> int:
-        """All of these bytes, at present."""
+        """All of these bytes, at present, and what other models hold."""
         alive = self._alive()
         # Gradients may be views of buckets, which then count once, and whole.
         gradients = [it for t in alive if t.is_leaf and (it := t.grad) is not None]
         buckets = sum(map(bucket_bytes_now, self._wrappers))
-        return self.lasting_bytes + storage_bytes(gradients) + buckets
+        own = self.lasting_bytes + storage_bytes(gradients) + buckets
+        return own + self._gradients_beside()
 
     @property
     def present_bytes(self) -> int:
@@ -168,7 +208,8 @@ class HeldState:
     def lasting_bytes(self) -> int:
         """Bytes of parameters, buffers and optimizers, which no step takes away."""
         optimizers = max(self._foreseen_bytes, self._optimizer_bytes())
-        return self._fixed_bytes + optimizers + self._in_steps_bytes() + self._options.extra_bytes
+        own = self._fixed_bytes + optimizers + self._in_steps_bytes()
+        return own + self._options.extra_bytes + self._lasting_beside()
 
     def _in_steps_bytes(self) -> int:
         """Bytes of optimizers whose closure runs, beyond the states that are counted."""
@@ -199,18 +240,21 @@ class HeldState:
                     return torch.device(parameter.device)
         return None
 
-    def adam_bytes(self) -> int:
-        """Bytes of the states of Adam for all that takes gradients here and was never stepped.
+    def never_stepped(self) -> list[torch.Tensor]:
+        """All that takes gradients here and that no optimizer has stepped.
 
         A loop may have several optimizers, as of a generator and a critic, one of which steps
-        first. Not for what each graph trains: one graph may run with the parameters of many layers.
+        first. Not what each graph trains: one graph may run with the parameters of many layers.
         """
         # L-BFGS calls the model in its first step: what it will hold is `growing_bytes`.
         known = [*_stepped, *(it for it in _stepping if growing_bytes(it))]
         groups = [group for optimizer in known for group in optimizer.param_groups]
         stepped = {id(parameter) for group in groups for parameter in group["params"]}
-        coming = [t for t in self._trained() if id(t) not in stepped]
-        return 2 * storage_bytes(coming) + _STEP_BYTES * len(coming)
+        return [t for t in self._trained() if id(t) not in stepped]
+
+    def adam_bytes(self) -> int:
+        """Bytes of the states of Adam for what no optimizer has stepped."""
+        return adam_bytes_of(self.never_stepped())
 
     def coming_gradient_bytes(self) -> int:
         """Bytes of the gradients of all that takes some here and has none at present."""
@@ -233,6 +277,7 @@ class HeldState:
         trained = self._trained()
         states = self._optimizer_bytes() + self.adam_bytes()
         resident = self._fixed_bytes + self._options.extra_bytes
+        resident += self._lasting_beside() + self._gradients_beside()
         return resident + storage_bytes(trained) + states + self._adam_copies(trained)
 
     def _trained(self) -> list[torch.Tensor]:
@@ -252,7 +297,11 @@ class HeldState:
         return max(0, self._optimizer_bytes() - self._foreseen_bytes)
 
     def _optimizer_bytes(self) -> int:
-        total = 0
+        return sum(self.optimizers().values())
+
+    def optimizers(self) -> dict[int, int]:
+        """Bytes of the states of optimizers that train what is counted here, by the id of each."""
+        found_bytes: dict[int, int] = {}
         for optimizer, num_steps in list(_stepped.items()):
             known = self._counted.get(optimizer)
             if known is None or known.num_steps != num_steps:
@@ -263,8 +312,9 @@ class HeldState:
                 else:
                     found = known.total_bytes
                 known = self._counted[optimizer] = _Counted(num_steps, named, found)
-            total += known.total_bytes
-        return total
+            if known.total_bytes:
+                found_bytes[id(optimizer)] = known.total_bytes
+        return found_bytes
 
 
 class _Known(NamedTuple):
@@ -287,6 +337,11 @@ class _Counted(NamedTuple):
     num_steps: int
     named_bytes: int
     total_bytes: int
+
+
+def adam_bytes_of(tensors: Sequence[torch.Tensor]) -> int:
+    """Bytes of the states of Adam for these `tensors`, of which it has none yet."""
+    return 2 * storage_bytes(tensors) + _STEP_BYTES * len(tensors)
 
 
 def _named_bytes(optimizer: torch.optim.Optimizer) -> int:

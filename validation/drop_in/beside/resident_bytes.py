@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +17,7 @@ from ..records.present_step import PresentStep
 from ..records.step_calls import PartCall
 from .earlier_results import EarlierResults
 from .held_state import HeldState
+from .process_ledger import Member
 
 _FEW = 2**-10
 """Share of the budget up to which results of earlier steps are a few, as their losses."""
@@ -27,8 +26,6 @@ _ROOM_BYTES = 256
 
 They grow from step to step, and no step is to be planned anew for each.
 """
-_MOST_COLLECTED = 3  # times that cycles are looked for: other models may keep something always
-_all: weakref.WeakSet[ResidentBytes] = weakref.WeakSet()
 
 
 class ResidentBytes:
@@ -45,8 +42,8 @@ class ResidentBytes:
     ----------
     earlier : EarlierResults
         Results of earlier steps, which the loop may hold.
-    left
-        Calls that are held through many steps without their backward.
+    member : Member
+        The model among all with a budget.
     others_bytes
         What open steps of other models keep, as the last step began.
     """
@@ -54,10 +51,9 @@ class ResidentBytes:
     def __init__(self, step: PresentStep, held: HeldState) -> None:
         self._step, self._held = step, held
         self.earlier = EarlierResults()
-        self.left: list[PartCall] = []
-        self.others_bytes = self._num_collected = 0
+        self.member = Member(step, held)
+        self.others_bytes = 0
         self._handed: dict[int, int] = {}  # inputs of the model's next forward
-        _all.add(self)
 
     def hand(self, inputs: Any) -> dict[int, int]:
         """The model is called with `inputs`; their bytes by address."""
@@ -86,7 +82,7 @@ class ResidentBytes:
         step.made_before = sum(size for it, size in read.items() if it not in self._handed)
         step.given, self._handed = self._handed | read, {}
         others = sum(size for place, size in step.given.items() if place not in read)
-        self.others_bytes = self._kept_by_others(read)
+        self.others_bytes = self.member.kept_by_others(read)
         lasting = self._held.lasting_bytes
         found = self._held.total_bytes + others + self.others_bytes + self.left_bytes()
         stale, few = self._stale_bytes(budget_bytes)
@@ -107,40 +103,13 @@ class ResidentBytes:
         found = self.earlier.begin_step(self._step.given, lambda: self._held.places, few)
         return (found, 0) if self.earlier.stale else (0, _room_for(found))
 
-    def _kept_by_others(self, read: dict[int, int]) -> int:
-        """Bytes that open steps of other models keep, as a generator's while its critic runs.
-
-        Parameters
-        ----------
-        read
-            Bytes of the inputs by their place: outputs of other models among them count there.
-        """
-        kept = self._others_keep()
-        if kept and self._num_collected < _MOST_COLLECTED:
-            self._num_collected += 1
-            gc.collect()  # models that are gone but for a cycle, as of an error that was caught
-            kept = self._others_keep()
-        if not kept:
-            return 0
-        made = {place for other in self._others() for place in other._step.calls.made()}
-        return max(0, kept - sum(size for place, size in read.items() if place in made))
-
-    def _others_keep(self) -> int:
-        others = self._others()
-        kept = sum(call.kept_bytes for other in others for call in other._step.calls.opened)
-        return kept + sum(other.left_bytes() for other in others)
-
-    def _others(self) -> list[ResidentBytes]:
-        return [it for it in list(_all) if it is not self]
-
     def leave(self, calls: Iterable[PartCall]) -> None:
         """These calls count as resident from now on."""
-        self.left += calls
+        self.member.left += calls
 
     def left_bytes(self) -> int:
         """Bytes that calls keep which are held through many steps, with what they were given."""
-        self.left = [call for call in self.left if call.is_open]
-        return sum(call.kept_bytes + call.part.input_bytes(call.binding) for call in self.left)
+        return self.member.left_bytes()
 
     def around_bytes(self) -> int:
         """Bytes that the present step was given, and of its outputs that are there still."""

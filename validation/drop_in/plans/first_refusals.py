@@ -221,6 +221,17 @@ class FirstRefusals:
             name = f"a step that runs a graph {num_forwards} times or more before a backward"
         return infeasible(known, name, plan, roomy)
 
+    def of_unmeasured(self) -> InfeasibleBudgetError | None:
+        """The refusal of kinds of steps that have run and were not measured, if they do not fit."""
+        known = self._known
+        if known.budget_bytes is None or known.plan is None:
+            return None
+        least = self._unmeasured.least_bytes()
+        if least <= known.budget_bytes:
+            return None
+        plan = replace(known.plan, budget_bytes=known.budget_bytes, least=LeastBudget(least))
+        return infeasible(known, "a step that lies among those of other models", plan)
+
     def _num_forwards(self, keys: Sequence[Key]) -> int:
         """How often a graph runs; one where graphs break: layers of one class may share a graph."""
         return 1 if self._is_broken else 1 + max((earlier for _, earlier in keys), default=0)

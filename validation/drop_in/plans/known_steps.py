@@ -14,6 +14,7 @@ from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
 from ..records.step_record import (
     Key,
+    Kind,
     StepRecord,
     bytes_between_halves,
     bytes_by_itself,
@@ -48,7 +49,7 @@ class KnownSteps:
     budget_bytes
         The budget in bytes, once a step has come.
     peaks
-        Predicted peak of the steps planned last, for each part that they begin with.
+        Predicted peak of the steps planned last, for each kind of them.
     plan
         The plan that was made last.
     resident
@@ -91,9 +92,9 @@ class KnownSteps:
         self.numbers: dict[Key, int] = {}
         self.planned: dict[Key, tuple[Binding, PartCost]] = {}
         self.budget_bytes: int | None = None
-        self.peaks: dict[int, int] = {}
+        self.peaks: dict[Kind, int] = {}
         self.plan: Plan | None = None
-        self.resident = ResidentByKind()
+        self.resident = ResidentByKind(lambda: {it.kind for it in self.records})
         self.passing_now = 0
         self.passes = True
         self.made_bytes = self.growing_bytes = 0
@@ -194,13 +195,13 @@ class KnownSteps:
         """Predicted peak of the steps planned last; ``None`` before."""
         return max(self.peaks.values(), default=None)
 
-    def begins_with(self, first: int) -> bool:
-        """Whether steps are known that begin with part `first`."""
-        return any(record.keys[0][0] == first for record in self.records)
+    def is_new(self, kind: Kind) -> bool:
+        """Whether steps of this `kind` run by plans for others, and none was measured."""
+        return bool(self.records) and self.resident.planned_as(kind) != [kind]
 
     def beside(self, record: StepRecord) -> Before:
         """What is there beside steps like this one."""
-        return self.resident.of(record.keys[0][0])
+        return self.resident.of(record.kind)
 
     @property
     def coming_bytes(self) -> int:

@@ -58,15 +58,26 @@ class LineSteps:
         """
         return self._line(record, {}, self._least_costs, more_bytes)
 
-    def least_number(self, part: PlannedPart, binding: Binding) -> int:
-        """The schedule of `part` with the least memory, among those for these sizes or others."""
+    def least_number(self, part: PlannedPart, binding: Binding, beside_bytes: int = 0) -> int:
+        """The schedule of `part` with the least memory, among those for these sizes or others.
+
+        Parameters
+        ----------
+        beside_bytes
+            What may run beside that which the schedule keeps, as the step of another model.
+        """
         alike = part, part.buffers.taken
         known = next((found for (it, _, w), found in self._least.items() if (it, w) == alike), None)
         if known is None:
             known = self._least_of(part, binding)
         costs = [part.store_all_cost(binding), *(part.cost(it, binding) for it in known)]
-        least = min(costs, key=lambda it: (max(it.forward_bytes, it.backward_bytes), it.kept_bytes))
-        return least.number
+
+        def most(cost: PartCost) -> tuple[int, int, int]:
+            peak = max(cost.forward_bytes, cost.backward_bytes)
+            within = cost.kept_bytes + beside_bytes if beside_bytes else 0
+            return max(peak, within), cost.kept_bytes, peak
+
+        return min(costs, key=most).number
 
     def plan(self, record: StepRecord, chosen: dict[Key, PartCost]) -> LinePlan:
         """The choices for a step of several parts; those `chosen` already keep no more.

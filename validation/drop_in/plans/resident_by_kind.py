@@ -2,12 +2,16 @@
 
 A loop with steps of several kinds holds other things beside each: a critic's gradients, but no
 generator's; what a generator keeps, while its critic runs. Plans for one kind leave no room for
-what stands beside another. As a step begins, its kind is told by its first part alone.
+what stands beside another. As a step begins, its kind is told by its first part, and by the models
+whose steps are open.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import NamedTuple
+
+from ..records.step_record import Kind
 
 
 class Before(NamedTuple):
@@ -50,7 +54,13 @@ _NOTHING = Before(0, 0)
 
 
 class ResidentByKind:
-    """The most bytes seen beside steps of each kind, which their first part tells.
+    """The most bytes seen beside steps of each kind.
+
+    Parameters
+    ----------
+    measured
+        Gives the kinds of which a step was measured. Plans for these are those of the others, too,
+        that begin with the same part.
 
     Attributes
     ----------
@@ -58,16 +68,17 @@ class ResidentByKind:
         Bytes that plans leave to the allocator, beside steps of every kind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, measured: Callable[[], Collection[Kind]] = tuple) -> None:
         self.room_bytes = 0
-        self._seen: dict[int, Before] = {}
-        self._planned: dict[int, Before] = {}
-        self._present: int | None = None
+        self._measured = measured
+        self._seen: dict[Kind, Before] = {}
+        self._planned: dict[Kind, Before] = {}
+        self._present: Kind | None = None
 
     # -- what is seen -----------------------------------------------------------------------------
 
-    def begin(self, first: int, found: Before) -> int | None:
-        """A step begins with a call of part `first`, beside what was `found`.
+    def begin(self, kind: Kind, found: Before) -> int | None:
+        """A step of this `kind` begins, beside what was `found`.
 
         Returns
         -------
@@ -75,10 +86,10 @@ class ResidentByKind:
             By how many bytes that exceeds what the plans for its kind were made beside; ``None``
             where none were.
         """
-        self._present = first
-        self._seen[first] = found.most_with(self._seen.get(first, _NOTHING))
-        planned = self._planned.get(first)
-        return None if planned is None else self._of(first).exceeds(planned)
+        self._present = kind
+        self._seen[kind] = found.most_with(self._seen.get(kind, _NOTHING))
+        planned = [it for it in self.planned_as(kind) if it in self._planned]
+        return max((self._of(it).exceeds(self._planned[it]) for it in planned), default=None)
 
     def raise_present(self, resident_bytes: int) -> None:
         """So many bytes are resident beside the present step, at least."""
@@ -92,24 +103,30 @@ class ResidentByKind:
         """Results of earlier steps do not go: they are resident."""
         self._seen = {it: found._replace(passing_bytes=0) for it, found in self._seen.items()}
 
-    def saved(self) -> tuple[dict[int, Before], int | None]:
+    def saved(self) -> tuple[dict[Kind, Before], Kind | None]:
         """What `restore` brings back."""
         return dict(self._seen), self._present
 
-    def restore(self, saved: tuple[dict[int, Before], int | None]) -> None:
+    def restore(self, saved: tuple[dict[Kind, Before], Kind | None]) -> None:
         """Forget what was seen since it was `saved`."""
         self._seen, self._present = dict(saved[0]), saved[1]
 
     # -- what plans count -------------------------------------------------------------------------
 
-    def plan(self, first: int | None = None) -> None:
-        """Plans are made beside what was seen: for all kinds, or for those that begin so."""
-        for it in self._seen if first is None else (first,):
+    def planned_as(self, kind: Kind) -> list[Kind]:
+        """The kinds whose plans those of this `kind` follow: its own, if it was measured."""
+        measured = self._measured()
+        alike = [] if kind in measured else [it for it in measured if it.first == kind.first]
+        return alike or [kind]
+
+    def plan(self, kind: Kind | None = None) -> None:
+        """Plans are made beside what was seen: for all kinds, or for this one."""
+        for it in self._seen if kind is None else self.planned_as(kind):
             self._planned[it] = self._of(it)
 
-    def of(self, first: int) -> Before:
-        """What plans for steps that begin with part `first` count; the room is resident."""
-        return self._of(first).with_more(self.room_bytes)
+    def of(self, kind: Kind) -> Before:
+        """What plans for steps of this `kind` count; the room is resident."""
+        return self._of(kind).with_more(self.room_bytes)
 
     @property
     def now(self) -> Before:
@@ -121,12 +138,20 @@ class ResidentByKind:
         """Most bytes that are resident beside steps of any kind, without the room."""
         return max((self._of(it).resident_bytes for it in self._seen), default=0)
 
-    def _of(self, first: int) -> Before:
+    def _of(self, kind: Kind) -> Before:
         """Of a kind that was never seen to begin, the most of all kinds."""
         lasting = max((it.lasting_bytes for it in self._seen.values()), default=0)
-        found = self._seen.get(first)
-        if found is None:
-            found = _NOTHING
-            for other in self._seen.values():
-                found = found.most_with(other)
+        counted = list(self._seen)
+        if kind in self._seen:
+            counted = [it for it in counted if it == kind or self._follows(it, kind)]
+        found = _NOTHING
+        for it in counted:
+            found = found.most_with(self._seen[it])
         return found._replace(lasting_bytes=lasting)
+
+    def _follows(self, kind: Kind, other: Kind) -> bool:
+        """Whether steps of `kind` run by the plans of the `other`, as none was measured."""
+        if kind.first != other.first or kind.beside == other.beside:
+            return False
+        measured = self._measured()
+        return other in measured and kind not in measured

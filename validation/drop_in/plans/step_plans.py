@@ -10,13 +10,14 @@ from schedsim.errors import InfeasibleBudgetError
 
 from ...guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ...user_warnings import warn_user
+from ...whole_step.step_budget import budget_in_bytes
 from ..drop_in_options import DropInOptions
 from ..parts.part_line import LinePlan, PartCost
 from ..parts.part_sizes import Binding
 from ..parts.small_groups import SmallGroups
 from ..parts.traced_part import TracedPart
 from ..records.step_calls import StepCalls
-from ..records.step_record import Key, StepRecord, last_first
+from ..records.step_record import Key, Kind, StepRecord, last_first
 from .first_refusals import FirstRefusals
 from .first_steps import LOSS_BYTES, FirstSteps
 from .known_steps import KnownSteps
@@ -57,6 +58,12 @@ class StepPlans:
         Refusals of graphs of the first forward, until all of its graphs are known.
     unmeasured : UnmeasuredSteps
         Kinds of steps that have run and were not measured.
+    beside_bytes : Callable[[], int]
+        Gives what steps of other models take at least, which may lie within those of this one.
+    has_others : Callable[[], bool]
+        Gives whether there are other models with a budget, or some will come.
+    is_lifted
+        Whether steps run by schedules of little memory, whatever the budget.
     """
 
     def __init__(
@@ -76,6 +83,9 @@ class StepPlans:
         self.known.unmeasured_bytes = self.unmeasured.least_bytes
         self.refusals = FirstRefusals(self.known, parts, self._first, self._lines, self.unmeasured)
         self._search = search
+        self.beside_bytes: Callable[[], int] = lambda: 0
+        self.has_others: Callable[[], bool] = lambda: False
+        self.is_lifted = False
         self._num_grown = 0
         self._chosen: dict[tuple[Key, Binding], int] = {}
         self._unknown: set[str] = set()
@@ -119,8 +129,8 @@ class StepPlans:
 
     # -- for the session --------------------------------------------------------------------------
 
-    def begin(self, first: int, before: Before) -> None:
-        """Begin a step with a call of part `first`, and plan if something new was seen.
+    def begin(self, kind: Kind, before: Before) -> None:
+        """Begin a step of this `kind`, and plan if something new was seen.
 
         Parameters
         ----------
@@ -132,28 +142,33 @@ class StepPlans:
             self._chosen.clear()
         known = self.known
         known.passing_now = before.passing_bytes
-        growth = known.resident.begin(first, before)
+        growth = known.resident.begin(kind, before)
+        if self.is_lifted:
+            return
         if len(known.records) > known.num_planned:
             self._plan_steps()
         elif not known.records:
             if growth != 0:
                 self._first.clear()
-            known.resident.plan(first)
+            known.resident.plan(kind)
             if growth != 0:
                 self.refusals.divide_anew()
-        elif growth and first in known.peaks:
-            self._grow(first, growth)
+        elif growth:
+            self._grow(kind, growth)
 
-    def _grow(self, first: int, growth: int) -> None:
+    def _grow(self, kind: Kind, growth: int) -> None:
         """Plan beside so many more resident bytes, if the present plans do not fit.
 
         What grows from step to step, as a list of results does, is planned for some steps ahead.
         """
         known = self.known
         assert known.budget_bytes is not None
-        if known.peaks[first] + growth <= known.budget_bytes:
-            known.peaks[first] += growth
-            known.resident.plan(first)
+        planned = [it for it in known.resident.planned_as(kind) if it in known.peaks]
+        if not planned:
+            return
+        if max(known.peaks[it] for it in planned) + growth <= known.budget_bytes:
+            known.peaks |= {it: known.peaks[it] + growth for it in planned}
+            known.resident.plan(kind)
             self._chosen.clear()
             return
         self._num_grown += 1
@@ -222,7 +237,12 @@ class StepPlans:
         known.see_sizes(key[0], binding)
         if key not in known.numbers:
             known.resident.raise_present(resident_bytes())
+            if self.is_lifted:
+                return self._least_beside(key[0], binding)
             try:
+                found = self._first_beside(key[0], binding, earlier_bytes)
+                if found is not None:
+                    return found
                 return self.small.or_small(
                     key[:1], lambda: self._first.number_for(key[0], binding, earlier_bytes)
                 )
@@ -247,6 +267,72 @@ class StepPlans:
                 return quick
             self._chosen[at] = found
         return self._chosen[at]
+
+    # -- beside other models ----------------------------------------------------------------------
+
+    def lift(self) -> None:
+        """Run steps by schedules of little memory until they are planned again."""
+        self.is_lifted = True
+        self.known.numbers, self.known.planned, self.known.peaks = {}, {}, {}
+        self.known.num_planned = 0
+        self._first.clear()
+        self._chosen.clear()
+
+    def lower(self) -> InfeasibleBudgetError | None:
+        """Plan within the budget again; the refusal of all kinds of steps, where they do not fit."""
+        self.is_lifted = False
+        if self.known.records:
+            try:
+                self._plan_steps()
+            except InfeasibleBudgetError as error:
+                self.known.num_planned = 0
+                return error.with_traceback(None)
+        return self.refusals.of_unmeasured()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether each kind of step that has run was measured."""
+        return self.unmeasured.is_empty
+
+    def least_bytes(self) -> int:
+        """About the least that the largest graph takes, by the schedules that are known."""
+        found = 0
+        for index, binding in self.known.largest.items():
+            part = self._parts[index]
+            costs = (part.cost(number, binding) for number in range(len(part.schedules)))
+            peaks = (max(it.forward_bytes, it.backward_bytes) for it in costs)
+            found = max(found, min(peaks, default=0))
+        return found
+
+    def _first_beside(self, index: int, binding: Binding, earlier_bytes: int) -> int | None:
+        """That schedule for a first step beside steps of other models, if there are any and it fits.
+
+        What others need is not known yet, and they may come while this step is open.
+        """
+        known = self.known
+        if not self.has_others() or known.is_share:
+            return None
+        if known.budget_bytes is None:
+            known.budget_bytes = budget_in_bytes(known.options.budget, 0, [])
+        beside = self.beside_bytes()
+        part = self._parts[index]
+        cost = part.cost(self._lines.least_number(part, binding, beside), binding)
+        between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
+        most = max(cost.forward_bytes, between, cost.backward_bytes)
+        static = known.resident.now.resident_bytes + earlier_bytes
+        if static + most > known.budget_bytes:
+            return None
+        self._first.set(index, cost.number)
+        return cost.number
+
+    def _least_beside(self, index: int, binding: Binding) -> int:
+        """The schedule of part `index` that leaves most to the steps of other models."""
+        part = self._parts[index]
+        number = self._lines.least_number(part, binding, self.beside_bytes())
+        part.trust.trust(number, binding)
+        return number
+
+    # -- sizes ------------------------------------------------------------------------------------
 
     def within(self, part: TracedPart, binding: Binding, beside_bytes: int) -> list[int]:
         """Schedules of `part` with which a step beside these bytes is within the budget.
@@ -386,11 +472,10 @@ class StepPlans:
         known.resident.plan()
         numbers: dict[Key, int] = {}
         chosen: dict[Key, PartCost] = {}
-        peaks: dict[int, int] = {}
+        peaks: dict[Kind, int] = {}
 
         def note(record: StepRecord, peak: int) -> None:
-            first = record.keys[0][0]
-            peaks[first] = max(peak, peaks.get(first, 0))
+            peaks[record.kind] = max(peak, peaks.get(record.kind, 0))
 
         singles = [record for record in known.records if len(record.keys) == 1]
         others = [record for record in known.records if len(record.keys) > 1]

@@ -15,7 +15,7 @@ import torch
 from ..parts.part_sizes import Binding
 from ..records.outside_code import OutsideBytes, most_of
 from ..records.step_calls import StepCalls
-from ..records.step_record import NOTHING, Key, MadeInputs, StepRecord, grown_bytes, scaled_bytes
+from ..records.step_record import NOTHING, Key, Kind, MadeInputs, StepRecord, grown_bytes, scaled_bytes
 from .first_steps import guessed_bytes
 from .known_steps import KnownSteps
 from .line_calls import made_inputs
@@ -31,16 +31,16 @@ class UnmeasuredSteps:
 
     def __init__(self, known: KnownSteps, lines: LineSteps) -> None:
         self._known, self._lines = known, lines
-        self._seen: dict[tuple[tuple[Key, ...], tuple[int, ...]], StepRecord] = {}
-        self._coming: tuple[int, Binding] | None = None
+        self._seen: dict[tuple[tuple[Key, ...], tuple[int, ...], frozenset[int]], StepRecord] = {}
+        self._coming: tuple[Kind, Binding] | None = None
 
-    def comes(self, index: int, binding: Binding) -> None:
-        """A step begins with a call of part `index` at these sizes."""
-        self._coming = index, binding
+    def comes(self, kind: Kind, binding: Binding) -> None:
+        """A step of this `kind` begins at these sizes."""
+        self._coming = kind, binding
 
     def see(self, calls: StepCalls) -> None:
         """A step with these `calls` is over, all backwards among them."""
-        kind = calls.keys, calls.halves
+        kind = calls.keys, calls.halves, calls.beside
         seen = self._seen.get(kind)
         if seen is not None and seen.bindings == tuple(call.binding for call in calls.rows):
             return  # nearly every step of a loop
@@ -52,6 +52,12 @@ class UnmeasuredSteps:
         self._coming = None
         kept = self._seen.items()
         self._seen = {it: record for it, record in kept if all(key[0] != index for key in it[0])}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that have run were measured."""
+        records = self._known.records
+        return all(any(it.is_like(one) for one in records) for it in self._seen.values())
 
     def of_several(self) -> list[tuple[StepRecord, StepRecord]]:
         """Those of several calls: without what the code around them takes, and with guesses."""
@@ -78,14 +84,16 @@ class UnmeasuredSteps:
 
     def _begun(self) -> list[StepRecord]:
         """The step that begins, as far as its first call tells it, if it is of no kind seen."""
-        seen = {keys[0] for keys, _ in self._seen} | {it.keys[0] for it in self._known.records}
-        if self._coming is None or (self._coming[0], 0) in seen:
+        seen = {it.kind for it in (*self._seen.values(), *self._known.records)}
+        if self._coming is None or self._coming[0] in seen:
             return []
-        index, binding = self._coming
+        (index, beside), binding = self._coming
         self._known.see_sizes(index, binding)
         shared = self._known.parts[index].input_bytes(binding)
         nothing = (NOTHING,)
-        return [StepRecord(((index, 0),), (binding,), (shared,), nothing, nothing)]
+        return [
+            StepRecord(((index, 0),), (binding,), (shared,), nothing, nothing, beside=beside)
+        ]
 
     def is_new(self, keys: tuple[Key, ...]) -> bool:
         """Whether steps were measured, and none that begins with these calls."""
@@ -155,6 +163,7 @@ def record_without_measurements(calls: StepCalls) -> StepRecord:
         nothing,
         nothing,
         trained=trained if all(trained) else (),
+        beside=calls.beside,
     )
 
 

@@ -18,6 +18,8 @@ _MOST_BLOCKED = 8
 """Steps that wait for the record of another model: more than a critic runs for a generator."""
 _MOST_PASSING_LOOKS = 4
 """Steps that are measured again for results of the step before, as of a larger one."""
+_MOST_KIND_LOOKS = 32
+"""Steps in which a record is tried because they lie within those of other models than before."""
 
 
 class RecordTurns:
@@ -31,7 +33,7 @@ class RecordTurns:
 
     def __init__(self) -> None:
         self.is_missing = True
-        self._num_looks = self._num_passing_looks = self._num_missed = 0
+        self._num_looks = self._num_passing_looks = self._num_missed = self._num_kind_looks = 0
         self._num_blocked = 0
         self._num_held_off = 0  # steps in which no record begins, whatever is missing
         # Uses of the outputs with which the code between halves was measured, and how often others
@@ -70,6 +72,13 @@ class RecordTurns:
         if not is_wanted or self._num_passing_looks >= _MOST_PASSING_LOOKS:
             return False
         self._num_passing_looks += 1
+        return True
+
+    def looks_at_kind(self, is_new: bool) -> bool:
+        """Whether a step is measured because it `is_new`, though its calls are known."""
+        if not is_new or self._num_kind_looks >= _MOST_KIND_LOOKS:
+            return False
+        self._num_kind_looks += 1
         return True
 
     def see(self, used: Used) -> None:

@@ -98,14 +98,17 @@ class StepCalls:
         The calls in the order of their forwards.
     order
         The halves as they run: `i` for the forward of call i, ``~i`` for its backward.
+    beside
+        Numbers of the other models whose steps were open as this one began.
     """
 
     rows: list[PartCall] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
+    beside: frozenset[int] = frozenset()
 
     def copy(self) -> StepCalls:
         """The same calls, to which others are added apart."""
-        return StepCalls(list(self.rows), list(self.order))
+        return StepCalls(list(self.rows), list(self.order), self.beside)
 
     @property
     def keys(self) -> tuple[Key, ...]:

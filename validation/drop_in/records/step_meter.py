@@ -137,6 +137,7 @@ class StepMeter:
             self.results.held_bytes(len(calls.rows)),
             self.results.waiting(),
             passing_bytes if order == last_first(len(calls.rows)) else 0,
+            calls.beside,
         )
 
 

@@ -18,6 +18,21 @@ Key = tuple[int, int]
 """Index of a part, and how often the step has called it before."""
 
 
+class Kind(NamedTuple):
+    """What tells the kind of a step as it begins.
+
+    Attributes
+    ----------
+    first
+        The part that it calls first.
+    beside
+        Numbers of the other models whose steps are open: it lies within theirs.
+    """
+
+    first: int
+    beside: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True)
 class StepRecord:
     """The parts that a step called, and the bytes of the code between them.
@@ -47,6 +62,8 @@ class StepRecord:
         before the end.
     passing_bytes
         Bytes of results of the step before, which all forwards find, and no backward.
+    beside
+        Numbers of the other models whose steps were open as it began.
     """
 
     keys: tuple[Key, ...]
@@ -60,6 +77,12 @@ class StepRecord:
     held_results: tuple[int, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     passing_bytes: int = 0
+    beside: frozenset[int] = frozenset()
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the step, as its beginning tells it."""
+        return Kind(self.keys[0][0], self.beside)
 
     @property
     def halves(self) -> tuple[int, ...]:
@@ -67,8 +90,9 @@ class StepRecord:
         return self.order or last_first(len(self.keys))
 
     def is_like(self, other: StepRecord) -> bool:
-        """Whether the same calls ran, in the same order."""
-        return self.keys == other.keys and self.halves == other.halves
+        """Whether the same calls ran, in the same order, within steps of the same models."""
+        same = self.keys == other.keys and self.beside == other.beside
+        return same and self.halves == other.halves
 
     def most_with(self, other: StepRecord) -> StepRecord:
         """The most of both records, which are alike and of the same sizes."""

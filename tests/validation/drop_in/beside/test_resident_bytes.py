@@ -97,7 +97,7 @@ def test_a_graph_that_is_held_across_steps_is_resident():
     assert [str(one.message) for one in said if "is held through many steps" in str(one.message)]
     assert len(session._step.calls.rows) == 1
     [reading] = AllocatorMeter().read(lambda: _trained(model, x))
-    kept = sum(call.kept_bytes for call in session._resident.left)
+    kept = sum(call.kept_bytes for call in session._resident.member.left)
     assert 0 < kept <= look.peak_bytes
     assert resident + kept + reading.peak_bytes <= session.peak_bytes <= budget
     held[0].square().mean().backward()
