@@ -185,7 +185,7 @@ class LocalSession(Session):
         # What the step is given is there in every call, and the first one reads it.
         kept = sum(call.kept_bytes for call in earlier)
         kept += self._step.calls.rows[0].shared_bytes if earlier else 0
-        if key not in self.plans.known.numbers:
+        if key not in self.plans.known.numbers and not self.plans.knows_lifted(key):
             if not self._recorder.is_on and self.plans.known.records:
                 # A later one: the next may be of another kind.
                 self._recorder.turns.see((key, None))

@@ -216,6 +216,8 @@ class LineSteps:
         store_all = part.store_all_cost(binding)
         most = max(store_all.forward_bytes, store_all.backward_bytes)
         plan = self._search.search(part.workload(0, 0, binding), 1, 0.25)
+        if self._known.plan is None:  # what a refusal tells besides is taken from a plan
+            self._known.plan = plan
         least = min(most, plan.min_feasible_bytes or most)
         outputs = part.output_bytes(binding)
         resident = part.input_bytes(binding) + part.given_bytes(binding) + outputs

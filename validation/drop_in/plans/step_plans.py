@@ -281,13 +281,19 @@ class StepPlans:
     def lower(self) -> InfeasibleBudgetError | None:
         """Plan within the budget again; the refusal of all kinds of steps, where they do not fit."""
         self.is_lifted = False
+        found = [self.refusals.of_unmeasured()]
         if self.known.records:
             try:
                 self._plan_steps()
             except InfeasibleBudgetError as error:
                 self.known.num_planned = 0
-                return error.with_traceback(None)
-        return self.refusals.of_unmeasured()
+                found.append(error.with_traceback(None))
+        refused = [error for error in found if error is not None]
+        return max(refused, key=lambda error: error.min_feasible_bytes or 0, default=None)
+
+    def knows_lifted(self, key: Key) -> bool:
+        """Whether a call runs by a schedule of little memory in a step that was measured before."""
+        return self.is_lifted and any(key in record.keys for record in self.known.records)
 
     @property
     def is_measured(self) -> bool:
