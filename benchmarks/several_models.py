@@ -139,7 +139,7 @@ def gan(give: Give) -> Iterator[None]:
     noise, real = torch.randn(BATCH, 32), state()
     ones, twos = adam(generator), adam(critic)
     maker = give(generator, noise, beside=[real], others=[critic])
-    judge = give(critic, real, beside=[noise], others=[generator])
+    judge = give(critic, real, beside=[noise, real], others=[generator])
     while True:
         twos.zero_grad()
         (judge(maker(noise).detach()).mean() - judge(real).mean()).backward()

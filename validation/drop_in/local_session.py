@@ -61,6 +61,7 @@ class LocalSession(Session):
         self.plans.has_others = self._has_others
         THE_ROUND.joins(self._resident.member.number, self.plans)
         self._resident.member.least_bytes = self.plans.least_bytes
+        self._resident.member.budget_bytes = self._fixed_budget
         self.plans.known.adam_bytes = self._resident.member.adam_bytes
         self.plans.known.optimizer_bytes = self._optimizer_bytes
         self.plans.known.gradient_bytes = self._held.coming_gradient_bytes
@@ -202,6 +203,9 @@ class LocalSession(Session):
         except InfeasibleBudgetError as error:
             self._put_off(error)
             number = chosen()
+        calls = self._step.calls
+        if earlier and not self.is_rehearsing and self.plans.unmeasured.is_new((*calls.keys, key)):
+            number = self.plans.beside_calls(number, key, binding, kept)
         part = self.parts[index]  # perhaps in small groups now
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
@@ -403,6 +407,7 @@ class LocalSession(Session):
         except InfeasibleBudgetError as error:
             self._put_off(error)
         self._look_behind()
+        self._compare_budgets()
         wanted = turns.is_missing or known.is_longest(key, binding)
         wanted = wanted or turns.looks_at_kind(known.is_new(kind))
         wanted = wanted or turns.looks_at_passing(known.wants_passing)
@@ -450,6 +455,22 @@ class LocalSession(Session):
         if self._awaits_others is None:
             self._awaits_others = THE_ROUND.is_coming()
         return self._awaits_others or bool(self._resident.member.others())
+
+    def _fixed_budget(self) -> int | None:
+        """The budget, where it is no share."""
+        return None if self.plans.is_share else self.budget_bytes
+
+    def _compare_budgets(self) -> None:
+        """Say so where another model has a larger budget for the same memory."""
+        larger = 0 if self.is_rehearsing else self._resident.member.larger_budget()
+        if larger and self.budget_bytes is not None:
+            mine = format_bytes(self.budget_bytes)
+            self._tell(
+                f"this model's budget is {mine}, and another one's {format_bytes(larger)}: both "
+                "bound the memory of the process, and each is kept in the steps of its own model "
+                f"alone; budget={self.budget_bytes} for both keeps {mine}",
+                PlainStepWarning,
+            )
 
     def _least_beside(self) -> int:
         """About the least that steps of other models take."""

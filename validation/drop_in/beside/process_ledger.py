@@ -35,6 +35,8 @@ class Member:
         Tells it from all others that ever were.
     least_bytes : Callable[[], int]
         Gives about the least that its steps take.
+    budget_bytes : Callable[[], int | None]
+        Gives its budget, once it is known and where it is no share.
     left
         Calls that are held through many steps without their backward.
     """
@@ -43,8 +45,10 @@ class Member:
         self.step, self.held = step, held
         self.left: list[PartCall] = []
         self.least_bytes: Callable[[], int] = lambda: 0
+        self.budget_bytes: Callable[[], int | None] = lambda: None
         self.number = next(_numbers)
         self._num_collected = 0
+        self._met: set[int] = set()  # others that no collection of cycles has freed
         held.beside = self
         _members.add(self)
 
@@ -52,6 +56,14 @@ class Member:
 
     def others(self) -> list[Member]:
         """The other members whose models are there still, on the same device if that is known."""
+        found = self._alive()
+        if any(it.number not in self._met for it in found):
+            gc.collect()  # perhaps a model that is gone but for a cycle
+            found = self._alive()
+            self._met |= {it.number for it in found}
+        return found
+
+    def _alive(self) -> list[Member]:
         mine = self.held.device
         found = [(it, it.held.device) for it in list(_members) if it is not self]
         alike = [it for it, device in found if device is not None and mine in (None, device)]
@@ -61,6 +73,12 @@ class Member:
     def all_numbers(self) -> list[int]:
         """The numbers of all that are there, this one among them."""
         return [self.number, *(it.number for it in self.others())]
+
+    def larger_budget(self) -> int:
+        """The largest budget of the others, if that is larger than this one; else 0."""
+        mine = self.budget_bytes()
+        found = max((it.budget_bytes() or 0 for it in self.others()), default=0)
+        return found if mine is not None and found > mine else 0
 
     @property
     def open_beside(self) -> frozenset[int]:

@@ -316,11 +316,15 @@ class StepPlans:
         What others need is not known yet, and they may come while this step is open.
         """
         known = self.known
-        if not self.has_others() or known.is_share:
+        # Another graph of a model without breaks is that of another kind of step.
+        is_of_kinds = len(known.largest) > 1 and not any(it.is_followed for it in self._parts)
+        if not (is_of_kinds or self.has_others()) or known.is_share:
             return None
         if known.budget_bytes is None:
             known.budget_bytes = budget_in_bytes(known.options.budget, 0, [])
         beside = self.beside_bytes()
+        if is_of_kinds:
+            beside += self.least_bytes()
         part = self._parts[index]
         cost = part.cost(self._lines.least_number(part, binding, beside), binding)
         between = cost.kept_bytes + part.input_bytes(binding) + part.given_bytes(binding)
@@ -330,6 +334,23 @@ class StepPlans:
             return None
         self._first.set(index, cost.number)
         return cost.number
+
+    def beside_calls(self, number: int, key: Key, binding: Binding, earlier_bytes: int) -> int:
+        """A schedule for a call in a step of a new kind, which was planned in those of another.
+
+        Parameters
+        ----------
+        number
+            The schedule by which it runs there.
+        """
+        known, part = self.known, self._parts[key[0]]
+        if known.budget_bytes is None:
+            return number
+        beside = known.resident.now.resident_bytes + earlier_bytes
+        cost = part.cost(number, binding)
+        if beside + max(cost.forward_bytes, cost.backward_bytes) <= known.budget_bytes:
+            return number
+        return self._lines.least_number(part, binding, self.beside_bytes() + self.least_bytes())
 
     def _least_beside(self, index: int, binding: Binding) -> int:
         """The schedule of part `index` that leaves most to the steps of other models."""

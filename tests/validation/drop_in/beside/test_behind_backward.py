@@ -21,7 +21,9 @@ import schedsim  # noqa: E402
 
 
 def test_what_counts_elsewhere_is_not_left():
-    held = SimpleNamespace(places={1}, gradients=lambda: {2: 8}, lasting_bytes=100)
+    held = SimpleNamespace(
+        counted_places=lambda: {1, 2}, gradients=lambda: {2: 8}, lasting_bytes=100
+    )
     behind = BehindBackward(held)
     blocks = {1: 10, 2: 20, 3: 40, 4: 80}
     assert behind.left_bytes(blocks, coming={3}) == 80
