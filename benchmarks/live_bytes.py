@@ -72,7 +72,7 @@ void reset_peak() { std::lock_guard<std::mutex> hold(guard); most = live; }
 
 @cache
 def counter() -> Any:
-    """`live_bytes()`, `peak_bytes()` since the last `reset_peak()`, of what is allocated from now."""
+    """Gives `live_bytes()`, and `peak_bytes()` since `reset_peak()`, of what comes from now on."""
     from torch.utils.cpp_extension import load_inline
 
     place = load_inline("schedsim_live_bytes", _SOURCE, is_python_module=False)

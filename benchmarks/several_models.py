@@ -359,7 +359,7 @@ def tried(loop: str, way: str, budget: int, named: bool = False) -> dict[str, An
     count = counter()
     make, num_steps = LOOPS[loop]
     gc.collect()
-    before, done = count.live_bytes(), -1
+    before = count.live_bytes()
     count.reset_peak()
     row: dict[str, Any] = {"budget": budget}
     peaks = []
@@ -367,7 +367,7 @@ def tried(loop: str, way: str, budget: int, named: bool = False) -> dict[str, An
         warnings.simplefilter("always")
         try:
             steps = make(partial(given, way, budget, named))
-            for done in range(num_steps):
+            for _ in range(num_steps):
                 next(steps)
                 peaks.append(count.peak_bytes() - before)
                 count.reset_peak()
@@ -375,10 +375,14 @@ def tried(loop: str, way: str, budget: int, named: bool = False) -> dict[str, An
             text = f"{error}; {getattr(error, 'hint', '')}"
             found = re.search(r"budget=(\d+)", text)
             refused = isinstance(error, InfeasibleBudgetError) or found is not None
-            row |= {"refused": refused, "step": done, "says": text[:1500]}
+            row |= {"refused": refused, "step": len(peaks), "says": text[:1500]}
             row["named"] = int(found[1]) if found else None
     lines = [str(one.message)[:300] for one in said if "schedsim" in str(one.category)]
-    return row | {"peaks": peaks, "peak": max(peaks, default=0), "lines": list(dict.fromkeys(lines))}
+    return row | {
+        "peaks": peaks,
+        "peak": max(peaks, default=0),
+        "lines": list(dict.fromkeys(lines)),
+    }
 
 
 def _send(pipe: Any, *arguments: Any) -> None:

@@ -36,7 +36,7 @@ from .plans.step_plans import StepPlans
 from .plans.unmeasured_steps import record_without_measurements
 from .records.step_calls import PartCall, StepCalls
 from .records.step_meter import OVER
-from .records.step_record import Key, Kind
+from .records.step_record import Key, StepKind
 from .session import Session
 
 
@@ -397,7 +397,7 @@ class LocalSession(Session):
         self.plans.known.growing_bytes = self._held.growing_bytes
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)
-        kind = Kind(key[0], member.open_beside)
+        kind = StepKind(key[0], member.open_beside)
         self._step.calls.beside = kind.beside
         self.plans.unmeasured.comes(kind, binding)
         if not self.is_rehearsing:
@@ -427,7 +427,7 @@ class LocalSession(Session):
         if self.is_rehearsing:
             raise error
         member, calls = self._resident.member, self._step.calls
-        kind = Kind(calls.rows[0].key[0], calls.beside) if calls.rows else None
+        kind = StepKind(calls.rows[0].key[0], calls.beside) if calls.rows else None
         others = [it.number for it in member.others()]
         if not THE_ROUND.put_off(member.number, kind, others):
             raise error
@@ -473,8 +473,9 @@ class LocalSession(Session):
             )
 
     def _least_beside(self) -> int:
-        """About the least that steps of other models take."""
-        return sum(it.least_bytes() for it in self._resident.member.others())
+        """About the least that steps of other models take which may begin within this one."""
+        others = self._resident.member.others()
+        return sum(it.least_bytes() for it in others if not it.step.calls.is_open)
 
     def _look_beside(self, given: Mapping[int, int]) -> None:
         """See what graphs the loop has made before this step.
@@ -514,7 +515,7 @@ class LocalSession(Session):
             ReplannedWarning,
         )
 
-    def _begin_plans(self, kind: Kind, found: Before) -> None:
+    def _begin_plans(self, kind: StepKind, found: Before) -> None:
         """Begin the step beside what was `found`, and what the code behind a step has left."""
         known = self.plans.known
         before = known.resident.saved()

@@ -1,4 +1,4 @@
-"""Who has a budget in this process, and what each of them holds: the ledger that all sessions share.
+"""Who has a budget in this process, and what each of them holds: all sessions share this ledger.
 
 A budget bounds the memory of the process, and not of one model. So what a session plans beside is
 asked of here: what the open steps of other models keep, and their parameters, gradients and states

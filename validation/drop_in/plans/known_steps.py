@@ -14,7 +14,7 @@ from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
 from ..records.step_record import (
     Key,
-    Kind,
+    StepKind,
     StepRecord,
     bytes_between_halves,
     bytes_by_itself,
@@ -92,7 +92,7 @@ class KnownSteps:
         self.numbers: dict[Key, int] = {}
         self.planned: dict[Key, tuple[Binding, PartCost]] = {}
         self.budget_bytes: int | None = None
-        self.peaks: dict[Kind, int] = {}
+        self.peaks: dict[StepKind, int] = {}
         self.plan: Plan | None = None
         self.resident = ResidentByKind(lambda: {it.kind for it in self.records})
         self.passing_now = 0
@@ -195,7 +195,7 @@ class KnownSteps:
         """Predicted peak of the steps planned last; ``None`` before."""
         return max(self.peaks.values(), default=None)
 
-    def is_new(self, kind: Kind) -> bool:
+    def is_new(self, kind: StepKind) -> bool:
         """Whether steps of this `kind` run by plans for others, and none was measured."""
         return bool(self.records) and self.resident.planned_as(kind) != [kind]
 

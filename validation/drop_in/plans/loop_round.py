@@ -15,7 +15,7 @@ from typing import Protocol
 
 from schedsim.errors import InfeasibleBudgetError
 
-from ..records.step_record import Kind
+from ..records.step_record import StepKind
 
 _FEW_TURNS, _MOST_TURNS = 4, 16
 """Times that a kind of step comes while others were not measured, and while models are awaited."""
@@ -30,7 +30,7 @@ class Planner(Protocol):
         """Go on by schedules of little memory, whatever the budget."""
 
     def lower(self) -> InfeasibleBudgetError | None:
-        """Plan within the budget again; the refusal of all kinds of steps, where they do not fit."""
+        """Plan within the budget again; the refusal of all kinds of steps, if they do not fit."""
 
     @property
     def is_measured(self) -> bool:
@@ -52,7 +52,7 @@ class LoopRound:
         self._refused: set[int] = set()
         self._lifted: set[int] = set()
         self._told: set[int] = set()
-        self._begun: Counter[tuple[int, Kind]] = Counter()
+        self._begun: Counter[tuple[int, StepKind]] = Counter()
         self._trained: set[int] = set()
         self._num_steps = 0
         self._last: dict[int, int] = {}  # step in which each was trained last
@@ -61,7 +61,7 @@ class LoopRound:
         """The steps of another model are planned from now on; the round does not hold it."""
         self._planners[number] = weakref.ref(planner)
 
-    def put_off(self, number: int, kind: Kind | None, others: Iterable[int]) -> bool:
+    def put_off(self, number: int, kind: StepKind | None, others: Iterable[int]) -> bool:
         """Put off the refusal of a step, if other models have a budget; whether that is done.
 
         Parameters
@@ -101,7 +101,7 @@ class LoopRound:
         self._trained.add(number)
         self._last[number] = self._num_steps
 
-    def begins(self, number: int, kind: Kind, members: Iterable[int]) -> None:
+    def begins(self, number: int, kind: StepKind, members: Iterable[int]) -> None:
         """A step begins, and with it perhaps the second round.
 
         Parameters

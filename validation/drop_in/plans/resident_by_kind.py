@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from ..records.step_record import Kind
+from ..records.step_record import StepKind
 
 
 class Before(NamedTuple):
@@ -68,17 +68,22 @@ class ResidentByKind:
         Bytes that plans leave to the allocator, beside steps of every kind.
     """
 
-    def __init__(self, measured: Callable[[], Collection[Kind]] = tuple) -> None:
+    def __init__(self, measured: Callable[[], Collection[StepKind]] = tuple) -> None:
         self.room_bytes = 0
         self._measured = measured
-        self._seen: dict[Kind, Before] = {}
-        self._planned: dict[Kind, Before] = {}
-        self._present: Kind | None = None
+        self._seen: dict[StepKind, Before] = {}
+        self._planned: dict[StepKind, Before] = {}
+        self._present: StepKind | None = None
 
     # -- what is seen -----------------------------------------------------------------------------
 
-    def begin(self, kind: Kind, found: Before) -> int | None:
+    def begin(self, kind: StepKind, found: Before, *, anew: bool = False) -> int | None:
         """A step of this `kind` begins, beside what was `found`.
+
+        Parameters
+        ----------
+        anew
+            Whether what was seen beside such steps before is not so any more.
 
         Returns
         -------
@@ -87,7 +92,8 @@ class ResidentByKind:
             where none were.
         """
         self._present = kind
-        self._seen[kind] = found.most_with(self._seen.get(kind, _NOTHING))
+        before = _NOTHING if anew else self._seen.get(kind, _NOTHING)
+        self._seen[kind] = found.most_with(before)
         planned = [it for it in self.planned_as(kind) if it in self._planned]
         return max((self._of(it).exceeds(self._planned[it]) for it in planned), default=None)
 
@@ -103,28 +109,28 @@ class ResidentByKind:
         """Results of earlier steps do not go: they are resident."""
         self._seen = {it: found._replace(passing_bytes=0) for it, found in self._seen.items()}
 
-    def saved(self) -> tuple[dict[Kind, Before], Kind | None]:
+    def saved(self) -> tuple[dict[StepKind, Before], StepKind | None]:
         """What `restore` brings back."""
         return dict(self._seen), self._present
 
-    def restore(self, saved: tuple[dict[Kind, Before], Kind | None]) -> None:
+    def restore(self, saved: tuple[dict[StepKind, Before], StepKind | None]) -> None:
         """Forget what was seen since it was `saved`."""
         self._seen, self._present = dict(saved[0]), saved[1]
 
     # -- what plans count -------------------------------------------------------------------------
 
-    def planned_as(self, kind: Kind) -> list[Kind]:
+    def planned_as(self, kind: StepKind) -> list[StepKind]:
         """The kinds whose plans those of this `kind` follow: its own, if it was measured."""
         measured = self._measured()
         alike = [] if kind in measured else [it for it in measured if it.first == kind.first]
         return alike or [kind]
 
-    def plan(self, kind: Kind | None = None) -> None:
+    def plan(self, kind: StepKind | None = None) -> None:
         """Plans are made beside what was seen: for all kinds, or for this one."""
         for it in self._seen if kind is None else self.planned_as(kind):
             self._planned[it] = self._of(it)
 
-    def of(self, kind: Kind) -> Before:
+    def of(self, kind: StepKind) -> Before:
         """What plans for steps of this `kind` count; the room is resident."""
         return self._of(kind).with_more(self.room_bytes)
 
@@ -138,7 +144,7 @@ class ResidentByKind:
         """Most bytes that are resident beside steps of any kind, without the room."""
         return max((self._of(it).resident_bytes for it in self._seen), default=0)
 
-    def _of(self, kind: Kind) -> Before:
+    def _of(self, kind: StepKind) -> Before:
         """Of a kind that was never seen to begin, the most of all kinds."""
         lasting = max((it.lasting_bytes for it in self._seen.values()), default=0)
         counted = list(self._seen)
@@ -149,7 +155,7 @@ class ResidentByKind:
             found = found.most_with(self._seen[it])
         return found._replace(lasting_bytes=lasting)
 
-    def _follows(self, kind: Kind, other: Kind) -> bool:
+    def _follows(self, kind: StepKind, other: StepKind) -> bool:
         """Whether steps of `kind` run by the plans of the `other`, as none was measured."""
         if kind.first != other.first or kind.beside == other.beside:
             return False

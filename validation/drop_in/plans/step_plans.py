@@ -17,7 +17,7 @@ from ..parts.part_sizes import Binding
 from ..parts.small_groups import SmallGroups
 from ..parts.traced_part import TracedPart
 from ..records.step_calls import StepCalls
-from ..records.step_record import Key, Kind, StepRecord, last_first
+from ..records.step_record import Key, StepKind, StepRecord, last_first
 from .first_refusals import FirstRefusals
 from .first_steps import LOSS_BYTES, FirstSteps
 from .known_steps import KnownSteps
@@ -129,7 +129,7 @@ class StepPlans:
 
     # -- for the session --------------------------------------------------------------------------
 
-    def begin(self, kind: Kind, before: Before) -> None:
+    def begin(self, kind: StepKind, before: Before) -> None:
         """Begin a step of this `kind`, and plan if something new was seen.
 
         Parameters
@@ -142,7 +142,8 @@ class StepPlans:
             self._chosen.clear()
         known = self.known
         known.passing_now = before.passing_bytes
-        growth = known.resident.begin(kind, before)
+        # Steps of other models, run by little memory, keep less with each turn of a round.
+        growth = known.resident.begin(kind, before, anew=self.is_lifted)
         if self.is_lifted:
             return
         if len(known.records) > known.num_planned:
@@ -156,7 +157,7 @@ class StepPlans:
         elif growth:
             self._grow(kind, growth)
 
-    def _grow(self, kind: Kind, growth: int) -> None:
+    def _grow(self, kind: StepKind, growth: int) -> None:
         """Plan beside so many more resident bytes, if the present plans do not fit.
 
         What grows from step to step, as a list of results does, is planned for some steps ahead.
@@ -279,7 +280,7 @@ class StepPlans:
         self._chosen.clear()
 
     def lower(self) -> InfeasibleBudgetError | None:
-        """Plan within the budget again; the refusal of all kinds of steps, where they do not fit."""
+        """Plan within the budget again; the refusal of all kinds of steps, if they do not fit."""
         self.is_lifted = False
         found = [self.refusals.of_unmeasured()]
         if self.known.records:
@@ -311,7 +312,7 @@ class StepPlans:
         return found
 
     def _first_beside(self, index: int, binding: Binding, earlier_bytes: int) -> int | None:
-        """That schedule for a first step beside steps of other models, if there are any and it fits.
+        """Such a schedule for a first step, if there are other models or kinds, and it fits.
 
         What others need is not known yet, and they may come while this step is open.
         """
@@ -499,7 +500,7 @@ class StepPlans:
         known.resident.plan()
         numbers: dict[Key, int] = {}
         chosen: dict[Key, PartCost] = {}
-        peaks: dict[Kind, int] = {}
+        peaks: dict[StepKind, int] = {}
 
         def note(record: StepRecord, peak: int) -> None:
             peaks[record.kind] = max(peak, peaks.get(record.kind, 0))

@@ -15,7 +15,15 @@ import torch
 from ..parts.part_sizes import Binding
 from ..records.outside_code import OutsideBytes, most_of
 from ..records.step_calls import StepCalls
-from ..records.step_record import NOTHING, Key, Kind, MadeInputs, StepRecord, grown_bytes, scaled_bytes
+from ..records.step_record import (
+    NOTHING,
+    Key,
+    MadeInputs,
+    StepKind,
+    StepRecord,
+    grown_bytes,
+    scaled_bytes,
+)
 from .first_steps import guessed_bytes
 from .known_steps import KnownSteps
 from .line_calls import made_inputs
@@ -32,9 +40,9 @@ class UnmeasuredSteps:
     def __init__(self, known: KnownSteps, lines: LineSteps) -> None:
         self._known, self._lines = known, lines
         self._seen: dict[tuple[tuple[Key, ...], tuple[int, ...], frozenset[int]], StepRecord] = {}
-        self._coming: tuple[Kind, Binding] | None = None
+        self._coming: tuple[StepKind, Binding] | None = None
 
-    def comes(self, kind: Kind, binding: Binding) -> None:
+    def comes(self, kind: StepKind, binding: Binding) -> None:
         """A step of this `kind` begins at these sizes."""
         self._coming = kind, binding
 
@@ -91,9 +99,7 @@ class UnmeasuredSteps:
         self._known.see_sizes(index, binding)
         shared = self._known.parts[index].input_bytes(binding)
         nothing = (NOTHING,)
-        return [
-            StepRecord(((index, 0),), (binding,), (shared,), nothing, nothing, beside=beside)
-        ]
+        return [StepRecord(((index, 0),), (binding,), (shared,), nothing, nothing, beside=beside)]
 
     def is_new(self, keys: tuple[Key, ...]) -> bool:
         """Whether steps were measured, and none that begins with these calls."""

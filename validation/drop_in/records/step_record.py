@@ -18,7 +18,7 @@ Key = tuple[int, int]
 """Index of a part, and how often the step has called it before."""
 
 
-class Kind(NamedTuple):
+class StepKind(NamedTuple):
     """What tells the kind of a step as it begins.
 
     Attributes
@@ -80,9 +80,9 @@ class StepRecord:
     beside: frozenset[int] = frozenset()
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> StepKind:
         """The kind of the step, as its beginning tells it."""
-        return Kind(self.keys[0][0], self.beside)
+        return StepKind(self.keys[0][0], self.beside)
 
     @property
     def halves(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from schedsim.validation.drop_in.plans.unmeasured_steps import (  # noqa: E402
     record_without_measurements,
 )
 from schedsim.validation.drop_in.records.step_calls import PartCall, StepCalls  # noqa: E402
-from schedsim.validation.drop_in.records.step_record import NOTHING, Kind, StepRecord  # noqa: E402
+from schedsim.validation.drop_in.records.step_record import NOTHING, StepKind, StepRecord  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -150,7 +150,7 @@ def test_a_refusal_has_room_for_the_step_that_begins():
     plans = session_in(model).plans
     plans.known.records = []
     assert plans.unmeasured.least_bytes() == 0
-    plans.unmeasured.comes(Kind(0), ())
+    plans.unmeasured.comes(StepKind(0), ())
     least = plans.unmeasured.least_bytes()
     assert least > plans.known.resident.now.resident_bytes + 64 * 16 * 4
     plans.known.records = [StepRecord(((0, 0),), ((),), (0,), (NOTHING,), (NOTHING,))]
