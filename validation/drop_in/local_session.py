@@ -394,6 +394,7 @@ class LocalSession(Session):
         )
         self.plans.known.made_bytes = self._held.made_bytes
         self.plans.known.others_bytes = self._resident.others_bytes
+        self.plans.known.others_hold_bytes = member.lasting_beside() + member.gradients_beside()
         self.plans.known.growing_bytes = self._held.growing_bytes
         # Plans may put another part in its place.
         known, turns, key = self.plans.known, self._recorder.turns, (self.parts.index(part), 0)
@@ -424,7 +425,8 @@ class LocalSession(Session):
 
     def _put_off(self, error: InfeasibleBudgetError) -> None:
         """Put off this refusal until the steps of all models were seen; or raise it."""
-        if self.is_rehearsing:
+        if self.is_rehearsing or self.plans.is_share:
+            THE_ROUND.refuses(self._resident.member.number)
             raise error
         member, calls = self._resident.member, self._step.calls
         kind = StepKind(calls.rows[0].key[0], calls.beside) if calls.rows else None
@@ -454,7 +456,8 @@ class LocalSession(Session):
         """Whether there are other models with a budget, or were to come as the first step began."""
         if self._awaits_others is None:
             self._awaits_others = THE_ROUND.is_coming()
-        return self._awaits_others or bool(self._resident.member.others())
+        others = (it.number for it in self._resident.member.others())
+        return self._awaits_others or bool(THE_ROUND.going_on(others))
 
     def _fixed_budget(self) -> int | None:
         """The budget, where it is no share."""

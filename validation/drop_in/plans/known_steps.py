@@ -63,8 +63,9 @@ class KnownSteps:
         Bytes of the states of optimizers at present that nothing has foreseen.
     growing_bytes
         Bytes by which the histories of optimizers will still grow.
-    others_bytes
-        What open steps of other models keep, as the last step began.
+    others_bytes, others_hold_bytes
+        What open steps of other models keep, and their parameters, gradients and optimizers' states
+        on a CPU, as the last step began.
     adam_bytes : Callable[[], int]
         Gives the bytes of the states of Adam for what the parts train and no optimizer has stepped,
         as far as it is known.
@@ -98,7 +99,7 @@ class KnownSteps:
         self.passing_now = 0
         self.passes = True
         self.made_bytes = self.growing_bytes = 0
-        self.others_bytes = 0
+        self.others_bytes = self.others_hold_bytes = 0
         self.adam_bytes: Callable[[], int] = lambda: 2 * sum(it.gradient_bytes for it in self.parts)
         self.optimizer_bytes: Callable[[], int] = lambda: 0
         self.gradient_bytes: Callable[[], int] = lambda: 0

@@ -73,8 +73,9 @@ class LoopRound:
         others
             The numbers of the other models that are there.
         """
-        others = list(others)
+        others = self.going_on(others)
         if number in self._told or not (others or self.is_coming()):
+            self._told.add(number)
             return False
         if not self.is_on:
             self._begun.clear()
@@ -85,6 +86,14 @@ class LoopRound:
         for one in (number, *others):
             self._lift(one)
         return True
+
+    def going_on(self, numbers: Iterable[int]) -> list[int]:
+        """Those of these models that were not refused: a loop that was is mostly over."""
+        return [it for it in numbers if it not in self._told]
+
+    def refuses(self, number: int) -> None:
+        """The refusal of this model is raised at once."""
+        self._told.add(number)
 
     def _lift(self, number: int) -> None:
         planner = self._planner(number)

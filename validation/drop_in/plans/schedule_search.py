@@ -145,6 +145,11 @@ def beside_a_step(known: KnownSteps) -> str:
             f"; {format_bytes(known.others_bytes)} are kept for backwards of other models, or of a "
             "refused try whose error is held still, as a notebook holds the last (sys.last_value)"
         )
+    if known.others_hold_bytes:
+        made += (
+            f"; {format_bytes(known.others_hold_bytes)} are parameters, gradients and optimizers' "
+            "states of other models with a budget, or of a refused try that is in memory still"
+        )
     if not known.is_share:
         return made
     return (
