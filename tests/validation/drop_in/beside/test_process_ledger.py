@@ -102,3 +102,11 @@ def test_the_open_steps_of_others_tell_the_kind_of_a_step(two):
     assert its.open_beside == frozenset()
     assert mine.kept_by_others({}) == 40
     assert mine.kept_by_others({7: 30, 8: 5}) == 10  # what is read counts there
+
+
+def test_a_larger_budget_of_another_model_is_seen(two):
+    _, (mine, its) = two
+    mine.budget_bytes, its.budget_bytes = lambda: 100, lambda: 200
+    assert (mine.larger_budget(), its.larger_budget()) == (200, 0)
+    its.budget_bytes = lambda: None  # a share, of its own step
+    assert mine.larger_budget() == 0
