@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.simulation.schedule import Schedule
@@ -49,5 +50,5 @@ def leanest_in_free_order(graph: Graph) -> Simulation:
     """
     packed = pack_graph(graph.arrays)
     best = greedy_orders(graph, packed)[0].schedule.bind(graph)
-    lines = [np.arange(graph.num_ops), best]
+    lines: list[NDArray[np.int64]] = [np.arange(graph.num_ops), best.astype(np.int64)]
     return leanest_schedule(graph, packed, lines, least_memory_bytes(graph)[0], True)
