@@ -48,6 +48,11 @@ class Libraries:
     whole_heads
         Tensor-parallel ranks gather queries and keys of all heads behind their norms, turn them
         whole and cut them again (torchtitan's Qwen 3 of September 2025).
+    routes
+        The kernels that sort, weigh and add up tokens of experts
+        (`schedsim.clusters.token_routes.ROUTES`); by default those of today.
+    flex_attention
+        Attention is PyTorch's FlexAttention (torchtitan's DeepSeek since August 2025).
     """
 
     wide_norm: bool = False
@@ -57,6 +62,8 @@ class Libraries:
     dropped_outputs: bool = False
     packed_apart: bool = False
     whole_heads: bool = False
+    routes: str = ""
+    flex_attention: bool = False
 
     @classmethod
     def of_torch(cls, version: str, **others: Any) -> Libraries:

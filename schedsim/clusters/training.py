@@ -10,6 +10,7 @@ from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .kept_names import kept_names, on_host, split_host
 from .libraries import LATEST, Libraries
+from .token_routes import ROUTES
 
 RECOMPUTE = ("none", "core", "selective", "full")
 """The policies of a layer. ``none``: nothing. ``core``: attention alone. ``selective``: keep
@@ -23,6 +24,11 @@ STATES = ("fsdp2", "megatron", "bf16")
 bf16 copy gathered for use, gradients reduced in fp32. ``megatron``: bf16 parameters and fp32
 gradients on every rank, fp32 parameter and moments sharded over the data-parallel ranks (ZeRO-1).
 ``bf16``: parameter, gradient and moments in bf16 on every rank that holds them."""
+
+DISPATCHERS = ("alltoall", "deepep")
+"""How tokens get to their experts. ``alltoall``: a copy of a token for each of its experts.
+``deepep``: a token goes once to each node that holds some of them, and there once to each rank that
+does (DeepEP and HybridEP)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,11 @@ class Training:
         handed out its own (``logits = model(batch)`` without ``del logits``).
     expandable
         Whether the allocator's segments grow (``expandable_segments:True``).
+    dispatcher
+        One of `DISPATCHERS`.
+    hidden_exchange
+        Whether tokens of one micro-batch go to their experts and back beside the computation of
+        another (Megatron's ``--overlap-moe-expert-parallel-comm``).
     libraries : Libraries
         What the ranks' libraries do otherwise than PyTorch 2.15.
     """
@@ -114,6 +125,8 @@ class Training:
     wide_logits: bool = False
     expandable: bool = False
     held_logits: bool = False
+    dispatcher: str = "alltoall"
+    hidden_exchange: bool = False
     libraries: Libraries = LATEST
 
     def micro_batches(self, degrees: Degrees) -> int:
@@ -158,6 +171,11 @@ class Training:
             raise SchedsimError(
                 f"libraries {self.libraries!r} is no Libraries", hint='or give torch="2.8"'
             )
+        if self.libraries.routes not in ("", *ROUTES):
+            raise SchedsimError(
+                f"routes {self.libraries.routes!r} of the libraries is unknown",
+                hint=f"one of {', '.join(ROUTES)}",
+            )
 
     def check_numbers(self) -> None:
         """Raise `SchedsimError`, naming the option, if a number is none of its kind."""
@@ -171,6 +189,7 @@ class Training:
         self.check_numbers()
         _one_of("state", self.state, STATES)
         _one_of("schedule", self.schedule, tuple(ORDERS))
+        _one_of("dispatcher", self.dispatcher, DISPATCHERS)
         if self.zero_stage not in (2, 3):
             raise SchedsimError(
                 f"--zero {self.zero_stage!r} is not 2 or 3",
@@ -216,6 +235,11 @@ class Training:
                 f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
                 hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
             )
+        if self.hidden_exchange and degrees.pipeline > 1 and self.schedule != "interleaved":
+            raise SchedsimError(
+                "--hidden-exchange with a pipeline needs --schedule interleaved",
+                hint="Megatron's overlap has no other order: add --chunks too, or leave it out",
+            )
         if self.whole_sequence and degrees.whole_experts:
             raise SchedsimError(
                 "--whole-experts with --whole-sequence is not modelled",
@@ -259,6 +283,12 @@ class Training:
                 "it is of tensor-parallel ranks that split the sequence",
             ),
             (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
+            (
+                self.dispatcher != "alltoall" or self.hidden_exchange,
+                model.experts is not None,
+                "--dispatcher" if self.dispatcher != "alltoall" else "--hidden-exchange",
+                f"it is of experts, and {model.name} has none",
+            ),
             (
                 self.loss_chunks > 1,
                 not self.compiled_loss or self.chunked_head,

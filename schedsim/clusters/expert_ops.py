@@ -1,0 +1,169 @@
+"""The ops of an MLP made of experts on one rank: router, exchange of tokens, grouped products.
+
+Experts get equal numbers of tokens. A token is sent to its experts and back; what sorts and weighs
+tokens on the device is in `schedsim.clusters.token_routes`.
+"""
+
+from __future__ import annotations
+
+from ..workloads.architecture import ExpertSizes
+from .attention_ops import AttentionWriter
+from .layer_blocks import COPY, ELEMENT
+from .tape import RankOp
+from .token_routes import BIAS_KERNELS, BIAS_MOVES, CAST_KERNELS, KERNEL_S, TokenRoute, route_of
+
+_WIDE = 2
+"""Bytes of fp32 for each byte in 16 bits."""
+
+
+class ExpertWriter(AttentionWriter):
+    """Writes an MLP, dense or of experts, to a tape, op by op."""
+
+    def _perceptron(self, given: str, name: str, width: int, tokens: int, weights: int = 1) -> str:
+        """A gated MLP, or one of two products; `weights` experts share the `tokens`."""
+        hidden = self.model.hidden
+        gate = self.product(given, f"{name}gate", hidden, width, tokens, weights)
+        size = self.tape.sizes[gate]
+        if not self.model.gated:
+            act = self.pointwise((gate,), f"{name}act", size, saved=(gate,))
+        elif self.training.compiled or self.training.regather:
+            up = self.product(given, f"{name}up", hidden, width, tokens, weights)
+            act = self.pointwise((gate, up), f"{name}act", size, saved=(gate, up))
+        else:
+            silu = self.pointwise((gate,), f"{name}silu", size, saved=(gate,))
+            up = self.product(given, f"{name}up", hidden, width, tokens, weights)
+            act = self.pointwise((silu, up), f"{name}act", size, saved=(silu, up))
+        return self.product(act, f"{name}down", width, hidden, tokens, weights)
+
+    def _experts(self, given: str) -> str:
+        experts, degrees = self.model.experts, self.degrees
+        assert experts is not None
+        alone = degrees.whole_experts  # each tensor-parallel rank sends the tokens of its part
+        normed = self._before(given, "n2")
+        whole = normed if alone else self.gather(normed, "n2.whole")
+        tokens = self.tokens // (degrees.tensor if alone else 1)
+        scores = self.product(whole, "scores", self.model.hidden, experts.num_routed, tokens)
+        # Tensor-parallel ranks split the width of every expert, expert-parallel ranks the experts.
+        sent_tokens = tokens * experts.num_active
+        local = experts.num_routed // degrees.expert
+        route = route_of(self.training.libraries.routes, self.training.state)
+        sent = self._sent(whole, sent_tokens * self.model.hidden * ELEMENT, route, local)
+        ready = self._exchange(sent, "arrived", tokens, experts)
+        width = experts.width // degrees.expert_parts
+        routed = self._perceptron(ready, "e.", width, sent_tokens, local)
+        back = self._exchange(routed, "returned", tokens, experts)
+        size = self.part if alone else self.whole
+        mixed = self._combined(back, scores, size, route, local)
+        shared = ""
+        if experts.shared_width:
+            width = experts.shared_width // degrees.tensor
+            read = self.gather(normed, "n2.whole") if alone else whole
+            shared = self._perceptron(read, "s.", width, self.tokens)
+            if alone:
+                shared = self.scatter(shared, "s.part")
+            mixed = self.add(mixed, shared, "m.sum")
+        part = mixed if alone else self.scatter(mixed, "m.part")
+        return self.add(given, self._after(part, "m.normed"), "out")
+
+    def _sent(self, given: str, size: int, route: TokenRoute, local: int) -> str:
+        """Tokens in the order of their experts, a copy for each."""
+        tape, made = self.tape, "sent"
+        casts = self._cast_kernels(local)
+
+        def undo() -> None:
+            d = tape.new_gradient(given)
+            tape.emit(
+                RankOp(
+                    f"{made}'",
+                    (tape.gradient(made),),
+                    {d: tape.sizes[given]},
+                    moved_bytes=round(route.sent_back * size),
+                    link_s=KERNEL_S * (route.kernels_back + casts),
+                )
+            )
+            tape.give(given, d)
+
+        tape.run(
+            RankOp(
+                made,
+                (given,),
+                {made: size},
+                moved_bytes=round(route.sent * size),
+                link_s=KERNEL_S * (route.kernels + casts),
+            ),
+            undo,
+        )
+        return made
+
+    def _cast_kernels(self, local: int) -> int:
+        """Kernels that cast the rows of each expert to 8 bits, in the forward or the backward."""
+        casts = self.training.float8 and self.training.state == "megatron"
+        return 2 * CAST_KERNELS * local if casts else 0
+
+    def _combined(self, back: str, scores: str, size: int, route: TokenRoute, local: int) -> str:
+        """The outputs of a token's experts, weighed by its scores and added up."""
+        tape, made, experts = self.tape, "combined", self.model.experts
+        assert experts is not None
+        routed = tape.sizes[back]
+        wide = route.wide and not self.training.compiled
+        kept = f"{made}.wide" if wide else back
+        writes = {kept: _WIDE * routed, f"{made}.0{COPY}": _WIDE * routed} if wide else {}
+        forth, again = route.combined, route.combined_back
+        kernels = kernels_back = 0
+        if experts.bias and self.training.state == "megatron":
+            forth, again = forth + BIAS_MOVES[0], again + BIAS_MOVES[1]
+            kernels, kernels_back = (count * local for count in BIAS_KERNELS)
+
+        def undo() -> None:
+            grads = {tape.new_gradient(one): tape.sizes[one] for one in (back, scores)}
+            # Both products of the weighing are in fp32, beside the gradient that they read.
+            passing = {f"{made}'.{k}{COPY}": _WIDE * routed for k in range(3 if wide else 0)}
+            tape.emit(
+                RankOp(
+                    f"{made}'",
+                    (tape.gradient(made), kept, scores),
+                    passing | grads,
+                    moved_bytes=round(again * routed) + size,
+                    link_s=KERNEL_S * kernels_back,
+                )
+            )
+            for one, d in zip((back, scores), grads, strict=True):
+                tape.give(one, d)
+
+        tape.run(
+            RankOp(
+                made,
+                (back, scores),
+                writes | {made: size},
+                moved_bytes=round(forth * routed) + size,
+                link_s=KERNEL_S * kernels,
+            ),
+            undo,
+        )
+        return made
+
+    def _exchange(self, given: str, made: str, tokens: int, experts: ExpertSizes) -> str:
+        """Each token to the ranks that hold its experts, or back."""
+        tape, ranks = self.tape, self.degrees.expert
+        if ranks == 1:
+            return given
+        size, span = tape.sizes[given], ranks * self.degrees.expert_parts
+        if self.training.dispatcher == "alltoall":
+            seconds = self.fabric.all_to_all_s(size, ranks, span)
+        else:
+            row = self.model.hidden * ELEMENT
+            seconds = self.fabric.dispatch_s(tokens * row, ranks, span, experts)
+
+        def undo() -> None:
+            d = tape.new_gradient(given)
+            reads = (tape.gradient(made),)
+            tape.emit(
+                RankOp(f"{made}'", reads, {d: size}, stream="expert", link_s=seconds, kind="gather")
+            )
+            tape.give(given, d)
+
+        tape.run(
+            RankOp(made, (given,), {made: size}, stream="expert", link_s=seconds, kind="gather"),
+            undo,
+        )
+        return made
