@@ -32,7 +32,7 @@ ORDER = 0.02
 def predicted(group: str, index: int) -> Any:
     """What the model says of a run: one efficiency of the device, none of the run."""
     run = GROUPS[group][index]
-    return schedsim.cluster(run.model, device=run.device, **run.options)
+    return schedsim.cluster(run.model, device=run.device, flash=run.flash, **run.options)
 
 
 def rows() -> Iterator[tuple[str, Any, Any]]:
