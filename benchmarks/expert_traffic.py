@@ -35,9 +35,7 @@ class CountMoved(TorchDispatchMode):
 
     moved = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
         if not (func.is_view or name in ("empty", "new_empty", "empty_like", "detach")):

@@ -32,7 +32,9 @@ _8B |= {"recompute": "full:5,none:27"}  # ``recompute_num_layers=5``
 _LONG = {"seq": 8192, "batch": 64, "num_micro_batches": 64, "schedule": "interleaved"}
 _70B = {"fsdp": 2, "tensor": 4, "pipeline": 8, "num_chunks": 5, "float8": True}
 _405B = {"fsdp": 8, "tensor": 8, "pipeline": 8, "context": 2, "num_chunks": 8, "float8": True}
-_HOST = "Megatron adds biases expert by expert: what the host takes for its kernels is not modelled."
+_HOST = (
+    "Megatron adds biases expert by expert: what the host takes for its kernels is not modelled."
+)
 _CASTS = "What the host takes for the casts of each expert's rows is not modelled."
 _HIDES = "All exchanges are beside computation here; a profile of the run says that 37 % were."
 _QWEN = {"fsdp": 16, "expert": 16, "seq": 4096, "batch": 64, "num_micro_batches": 64, **_MEGATRON}

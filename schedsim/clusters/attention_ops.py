@@ -16,7 +16,7 @@ from .layer_blocks import COPY, ELEMENT, SINGLE, BlockWriter, nothing
 from .tape import RankOp
 
 _FLEX = 0.90, 0.85
-"""FlexAttention's rate over FlashAttention-2's, forward and backward (`AttentionWriter._slower`)."""
+"""FlexAttention's rate over FlashAttention-2's, forward and backward (see `_slower`)."""
 
 
 class AttentionWriter(BlockWriter):

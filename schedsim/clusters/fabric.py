@@ -107,9 +107,7 @@ class Fabric:
         near, far = (sent_bytes * others / ranks for others in (inside - 1, ranks - inside))
         return self._side_by_side_s(near, far) + self._latency_s(ranks)
 
-    def dispatch_s(
-        self, held_bytes: float, ranks: int, span: int, experts: ExpertSizes
-    ) -> float:
+    def dispatch_s(self, held_bytes: float, ranks: int, span: int, experts: ExpertSizes) -> float:
         """Seconds in which tokens of `held_bytes` on every rank go to the ranks of their experts.
 
         A token goes once to each node that holds some of its experts, and from there over the links

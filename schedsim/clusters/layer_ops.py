@@ -53,9 +53,7 @@ class LayerWriter(ExpertWriter):
         forward, backward = tuple(self.tape.forward), tuple(self.tape.backward)
         if self._hides_exchange:
             forward, backward = with_hidden_exchange(forward, backward, self.fabric)
-        return LayerOps(
-            forward, backward, output, input_gradient, self.weights, self.tape.sizes
-        )
+        return LayerOps(forward, backward, output, input_gradient, self.weights, self.tape.sizes)
 
     @property
     def _hides_exchange(self) -> bool:

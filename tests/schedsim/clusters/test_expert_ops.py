@@ -1,0 +1,89 @@
+"""An MLP of experts on a rank: what is sent, weighed, cast, and computed in tiles."""
+
+import pytest
+from cluster_layers import FABRIC, layer
+
+from schedsim.clusters import Degrees, Libraries, get_architecture
+from schedsim.clusters.layer_spans import op_s
+from schedsim.clusters.token_routes import BIAS_KERNELS, BIAS_MOVES, CAST_KERNELS, KERNEL_S, ROUTES
+
+TOKENS = 4096
+SHARED = Degrees(fsdp=8, expert=8)
+
+
+def ops(model="qwen3-30b-a3b", degrees=SHARED, **settings):
+    """The ops of a layer by name, and its tensors' sizes."""
+    made, _ = layer(model, TOKENS, degrees, seq=TOKENS, **settings)
+    return {op.name: op for op in (*made.forward, *made.backward)}, made.sizes
+
+
+@pytest.mark.parametrize("routes", ROUTES)
+def test_what_sorts_and_weighs_moves_its_bytes(routes):
+    """For each byte of the routed tokens, of which each token has one for each expert."""
+    found, sizes = ops(libraries=Libraries(routes=routes))
+    route, model = ROUTES[routes], get_architecture("qwen3-30b-a3b")
+    routed = TOKENS * model.experts.num_active * model.hidden * 2
+    whole = TOKENS * model.hidden * 2
+    assert sizes["sent"] == routed
+    assert found["sent"].moved_bytes == route.sent * routed
+    assert found["combined"].moved_bytes == route.combined * routed + whole
+    assert found["combined'"].moved_bytes == route.combined_back * routed + whole
+    assert found["sent'"].moved_bytes == route.sent_back * routed
+    assert found["sent"].link_s == pytest.approx(route.kernels * KERNEL_S)
+
+
+def test_outputs_that_are_weighed_in_fp32_are_kept_so():
+    """Eager layers keep them, compiled ones and Megatron's keep 16 bits."""
+    found, sizes = ops(libraries=Libraries(routes="padded"))
+    assert sizes["combined.wide"] == 2 * sizes["returned"]
+    assert "combined.wide" in found["combined'"].reads
+    assert sum(found["combined'"].writes.values()) > 3 * sizes["combined.wide"]
+    for settings in ({"compiled": True}, {"state": "megatron"}):
+        found, sizes = ops(**settings)
+        assert "combined.wide" not in sizes
+        assert "returned" in found["combined'"].reads
+
+
+def test_megatron_casts_the_rows_of_each_expert():
+    """To 8 bits, before both products forward, and both gradients backward."""
+    plain, _ = ops(state="megatron", compiled=True)
+    low, _ = ops(state="megatron", compiled=True, float8=True)
+    local = 128 // 8
+    for name in ("sent", "sent'"):
+        more = low[name].link_s - plain[name].link_s
+        assert more == pytest.approx(2 * CAST_KERNELS * local * KERNEL_S)
+
+
+def test_megatron_adds_biases_expert_by_expert():
+    """gpt-oss has them, and Qwen 3 has none."""
+    found, sizes = ops("gpt-oss-20b", state="megatron", compiled=True)
+    route, local = ROUTES["fused"], 32 // 8
+    moved = (route.combined + BIAS_MOVES[0]) * sizes["returned"] + sizes["combined"]
+    assert found["combined"].moved_bytes == moved
+    assert found["combined"].link_s == pytest.approx(BIAS_KERNELS[0] * local * KERNEL_S)
+    assert found["combined'"].link_s == pytest.approx(BIAS_KERNELS[1] * local * KERNEL_S)
+
+
+def test_a_grouped_product_fills_its_tiles():
+    """Half a tile of 128 rows more for each expert, but not in the gradient of weights."""
+    found, _ = ops(degrees=Degrees())
+    model = get_architecture("qwen3-30b-a3b")
+    rows = TOKENS * model.experts.num_active
+    flops = 2.0 * rows * model.hidden * model.experts.width
+    more = model.experts.num_routed * 64 / rows
+    assert found["e.gate"].flops == pytest.approx(flops * (1 + more))
+    assert found["e.gate'"].flops == pytest.approx(flops * (2 + more))
+    weights = model.experts.num_routed * model.hidden * model.experts.width * 2
+    assert found["e.gate"].moved_bytes > weights
+
+
+def test_the_dispatcher_sets_the_seconds_of_an_exchange():
+    """A copy for each expert, or one for each node."""
+    degrees = Degrees(fsdp=32, expert=32)
+    copies, sizes = ops(degrees=degrees)
+    once, _ = ops(degrees=degrees, dispatcher="deepep")
+    model = get_architecture("qwen3-30b-a3b")
+    held = TOKENS * model.hidden * 2
+    for name in ("arrived", "returned", "returned'", "arrived'"):
+        assert op_s(copies[name], FABRIC) == FABRIC.all_to_all_s(sizes["sent"], 32, 32)
+        assert op_s(once[name], FABRIC) == FABRIC.dispatch_s(held, 32, 32, model.experts)
