@@ -422,7 +422,7 @@ GROUPS: dict[str, list[Run]] = {
             60.18,
             346,
             {**_V3, **_BATCHED},
-            "The backward of its batched product was slow then (issue 2225); by how much is not known.",
+            "The backward of its batched product was slow (issue 2225); how slow is not known.",
             device="h100-80gb",
         ),
         Run(

@@ -99,8 +99,8 @@ class Libraries:
                 f"--torch {version} is not known: its code was not read",
                 hint=f"{'.'.join(map(str, _FIRST))} to {'.'.join(map(str, _LAST))}",
             )
-        of_version = cls(**{name: number <= last for name, last in _UP_TO.items()})
-        return replace(of_version, **others)
+        ways: dict[str, Any] = {name: number <= last for name, last in _UP_TO.items()}
+        return replace(cls(**ways), **others)
 
     @classmethod
     def of_step(cls, version: str, model: Architecture, state: str) -> Libraries:

@@ -65,8 +65,14 @@ def test_the_bound_of_a_pipeline_is_its_time():
         step = schedsim.cluster(
             "qwen3-30b-a3b",
             **{**STEP, "state": state},
-            fsdp=8, expert=8, pipeline=2, batch=4, num_micro_batches=4,
-            schedule="interleaved", num_chunks=2, hidden_exchange=True,
+            fsdp=8,
+            expert=8,
+            pipeline=2,
+            batch=4,
+            num_micro_batches=4,
+            schedule="interleaved",
+            num_chunks=2,
+            hidden_exchange=True,
         )
         bound = StepBounds(step.model, step.fabric).time_s(step.degrees, step.training)
         assert bound == pytest.approx(step.step_s)
