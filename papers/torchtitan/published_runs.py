@@ -25,6 +25,7 @@ class Run:
     active_gib: float | None = None
     device: str = "h100-96gb"
     flash: int = 2
+    memory_why: str = ""
 
 
 _SELECTIVE = {"batch": 2, "recompute": "selective"}
@@ -77,6 +78,7 @@ _SPREAD_WHY = (
 )
 _HOST_WHY = "Eager kernels are short there, and the host's time is not modelled."
 _SAVED = "q+kv.down+kv+mixed+o+scores+arrived+returned+s.gate+s.up+s.down"
+_SINGLE_WHY = "Its graph holds fewer outputs of experts in fp32 at once than eager layers do."
 _HEADS_WHY = "What PyTorch's memory-efficient attention takes on heads of 192 is not known here."
 _V3 = {"fsdp": 64, "pipeline": 8, "expert": 32, "seq": 4096, "batch": 16}
 _V3 |= {"num_micro_batches": 16, "schedule": "interleaved", "num_chunks": 2}
@@ -229,7 +231,14 @@ GROUPS: dict[str, list[Run]] = {
     ],
     # The loss is cut into 8 chunks by default then (pull request 4514 says so).
     "pull request 4153, DeepSeek-V3 on 256": [
-        Run(f"keeping {what}", "deepseek-v3", gib, None, {"recompute": f"keep={names}", **_CHUNKED})
+        Run(
+            f"keeping {what}",
+            "deepseek-v3",
+            gib,
+            None,
+            {"recompute": f"keep={names}", **_CHUNKED},
+            memory_why=_SINGLE_WHY,
+        )
         for what, names, gib in (
             ("the gate", "scores", 107.971),
             ("gate and wo", "scores+o", 141.529),

@@ -70,6 +70,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
                 unit="GiB",
                 within=MEMORY * run.gib,
                 seen="text",
+                why=run.memory_why if abs(ours / run.gib - 1) > MEMORY else "",
             )
         if run.active_gib is not None:
             yield Claim(

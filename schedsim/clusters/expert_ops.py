@@ -6,7 +6,6 @@ tokens on the device is in `schedsim.clusters.token_routes`.
 
 from __future__ import annotations
 
-from ..workloads.architecture import ExpertSizes
 from .attention_ops import AttentionWriter
 from .layer_blocks import COPY, ELEMENT
 from .tape import RankOp
@@ -48,10 +47,14 @@ class ExpertWriter(AttentionWriter):
         local = experts.num_routed // degrees.expert
         route = route_of(self.training.libraries.routes, self.training.state)
         sent = self._sent(whole, sent_tokens * self.model.hidden * ELEMENT, route, local)
-        ready = self._exchange(sent, "arrived", tokens, experts)
+        # The rank with the most tokens is waited for.
+        most = self.training.uneven if degrees.expert > 1 else 1.0
+        arrived = round(most * sent_tokens)
+        row = self.model.hidden * ELEMENT
+        ready = self._exchange(sent, "arrived", arrived * row)
         width = experts.width // degrees.expert_parts
-        routed = self._perceptron(ready, "e.", width, sent_tokens, local)
-        back = self._exchange(routed, "returned", tokens, experts)
+        routed = self._perceptron(ready, "e.", width, arrived, local)
+        back = self._exchange(routed, "returned", sent_tokens * row)
         size = self.part if alone else self.whole
         mixed = self._combined(back, scores, size, route, local)
         shared = ""
@@ -142,23 +145,19 @@ class ExpertWriter(AttentionWriter):
         )
         return made
 
-    def _exchange(self, given: str, made: str, tokens: int, experts: ExpertSizes) -> str:
-        """Each token to the ranks that hold its experts, or back."""
+    def _exchange(self, given: str, made: str, size: int) -> str:
+        """Each token to the ranks that hold its experts, or back: `size` bytes arrive."""
         tape, ranks = self.tape, self.degrees.expert
         if ranks == 1:
             return given
-        size, span = tape.sizes[given], ranks * self.degrees.expert_parts
-        if self.training.dispatcher == "alltoall":
-            seconds = self.fabric.all_to_all_s(size, ranks, span)
-        else:
-            row = self.model.hidden * ELEMENT
-            seconds = self.fabric.dispatch_s(tokens * row, ranks, span, experts)
+        before = tape.sizes[given]
+        seconds = self._exchange_s(max(before, size), ranks * self.degrees.expert_parts)
 
         def undo() -> None:
             d = tape.new_gradient(given)
-            reads = (tape.gradient(made),)
+            reads, writes = (tape.gradient(made),), {d: before}
             tape.emit(
-                RankOp(f"{made}'", reads, {d: size}, stream="expert", link_s=seconds, kind="gather")
+                RankOp(f"{made}'", reads, writes, stream="expert", link_s=seconds, kind="gather")
             )
             tape.give(given, d)
 
@@ -167,3 +166,11 @@ class ExpertWriter(AttentionWriter):
             undo,
         )
         return made
+
+    def _exchange_s(self, size: int, span: int) -> float:
+        """Seconds in which a rank gets copies of tokens, `size` bytes if there are all of them."""
+        experts, ranks = self.model.experts, self.degrees.expert
+        assert experts is not None
+        if self.training.dispatcher == "alltoall":
+            return self.fabric.all_to_all_s(size, ranks, span)
+        return self.fabric.dispatch_s(size / experts.num_active, ranks, span, experts)

@@ -244,7 +244,7 @@ class StepBounds:
             *(training.compiled, training.float8, training.eager_attention, training.regather),
             *(training.state, training.async_tensor, training.whole_sequence, training.libraries),
             training.micro_batch(degrees) > 1,
-            *(training.dispatcher, training.hidden_exchange),
+            *(training.dispatcher, training.hidden_exchange, training.uneven),
             training.micro_batches(degrees) > 1,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from ..errors import SchedsimError
@@ -98,6 +99,9 @@ class Training:
     hidden_exchange
         Whether tokens of one micro-batch go to their experts and back beside the computation of
         another (Megatron's ``--overlap-moe-expert-parallel-comm``).
+    uneven
+        Tokens that the expert-parallel rank with the most of them gets, over those that each would
+        get if they were spread evenly: all ranks wait for it. It sorts as many as the others here.
     libraries : Libraries
         What the ranks' libraries do otherwise than PyTorch 2.15.
     """
@@ -127,6 +131,7 @@ class Training:
     held_logits: bool = False
     dispatcher: str = "alltoall"
     hidden_exchange: bool = False
+    uneven: float = 1.0
     libraries: Libraries = LATEST
 
     def micro_batches(self, degrees: Degrees) -> int:
@@ -182,6 +187,12 @@ class Training:
         for name in ("seq", "batch", "num_chunks", "loss_chunks"):
             _at_least(name, getattr(self, name), 1)
         _at_least("num_micro_batches", self.num_micro_batches, 0)
+        number = isinstance(self.uneven, int | float) and not isinstance(self.uneven, bool)
+        if not number or not 1 <= self.uneven < math.inf:
+            raise SchedsimError(
+                f"--uneven {self.uneven!r} is not a number from 1 on",
+                hint="1.5 gives the fullest rank half more tokens than the mean",
+            )
 
     def check(self, model: Architecture, degrees: Degrees) -> None:
         """Raise `SchedsimError`, naming the option, if settings contradict each other."""
@@ -283,11 +294,13 @@ class Training:
                 "it is of tensor-parallel ranks that split the sequence",
             ),
             (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
-            (
-                self.dispatcher != "alltoall" or self.hidden_exchange,
-                model.experts is not None,
-                "--dispatcher" if self.dispatcher != "alltoall" else "--hidden-exchange",
-                f"it is of experts, and {model.name} has none",
+            *(
+                (given, model.experts is not None, f"--{name}", f"{model.name} has no experts")
+                for name, given in (
+                    ("dispatcher", self.dispatcher != "alltoall"),
+                    ("hidden-exchange", self.hidden_exchange),
+                    ("uneven", self.uneven != 1),
+                )
             ),
             (
                 self.loss_chunks > 1,

@@ -47,6 +47,7 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
         str,
         "How tokens get to experts: alltoall (default), or deepep (once to each node).",
     ),
+    ("--uneven", "uneven", float, "Tokens of the fullest expert-parallel rank over the mean [1]."),
     ("--state", "state", str, "Formats of the model state: fsdp2 (default), megatron or bf16."),
 )
 _SWITCHES: tuple[tuple[str, str, str], ...] = (

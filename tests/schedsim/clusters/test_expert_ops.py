@@ -3,9 +3,10 @@
 import pytest
 from cluster_layers import FABRIC, layer
 
-from schedsim.clusters import Degrees, Libraries, get_architecture
+from schedsim.clusters import Degrees, Libraries, Training, get_architecture
 from schedsim.clusters.layer_spans import op_s
 from schedsim.clusters.token_routes import BIAS_KERNELS, BIAS_MOVES, CAST_KERNELS, KERNEL_S, ROUTES
+from schedsim.errors import SchedsimError
 
 TOKENS = 4096
 SHARED = Degrees(fsdp=8, expert=8)
@@ -87,3 +88,28 @@ def test_the_dispatcher_sets_the_seconds_of_an_exchange():
     for name in ("arrived", "returned", "returned'", "arrived'"):
         assert op_s(copies[name], FABRIC) == FABRIC.all_to_all_s(sizes["sent"], 32, 32)
         assert op_s(once[name], FABRIC) == FABRIC.dispatch_s(held, 32, 32, model.experts)
+
+
+def test_the_rank_with_the_most_tokens_is_waited_for():
+    """Its products and exchanges are larger; what is sent and added up is not."""
+    even, before = ops(compiled=True)
+    found, sizes = ops(compiled=True, uneven=1.5)
+    for name in ("arrived", "e.gate", "e.act", "e.down"):
+        assert sizes[name] == 1.5 * before[name]
+    for name in ("sent", "returned", "combined"):
+        assert sizes[name] == before[name]
+    for name in ("arrived", "returned", "returned'", "arrived'"):
+        assert found[name].link_s == FABRIC.all_to_all_s(1.5 * before["arrived"], 8, 8)
+    assert found["sent"].moved_bytes == even["sent"].moved_bytes
+    _, alone = ops(degrees=Degrees(), compiled=True, uneven=1.5)
+    assert alone["e.gate"] == ops(degrees=Degrees(), compiled=True)[1]["e.gate"]
+
+
+@pytest.mark.parametrize("value", [0.5, float("inf"), float("nan"), True, "2"])
+def test_what_is_no_share_of_tokens_is_refused(value):
+    """The message names the option, the value and one that is understood."""
+    with pytest.raises(SchedsimError, match=f"--uneven {value!r}") as caught:
+        Training(uneven=value).check(get_architecture("mixtral-8x7b"), SHARED)
+    assert "1.5" in caught.value.hint
+    with pytest.raises(SchedsimError, match="--uneven changes nothing"):
+        Training(uneven=1.5).check(get_architecture("llama3-8b"), Degrees())
