@@ -80,5 +80,6 @@ BIAS_KERNELS = 2, 8
 and their addition to the gradients of the step."""
 CAST_KERNELS = 4
 """Kernels in which Transformer Engine casts the rows of one expert to 8 bits with a scale of now:
-the largest number (zeroed, found), the scale, and the cast with its transpose. Inputs of both
-products forward, and both gradients backward."""
+the largest number (zeroed, found), the scale, and the cast with its transpose
+(``multi_tensor_quantize_impl`` fuses delayed scales alone). Inputs of both products forward, and
+both gradients backward."""
