@@ -63,7 +63,7 @@ _LATE = {"separate_head": True, "fused_optimizer": True, **_SCRIPT}
 _GRAPH = {**_2025, **_SCRIPT}
 # That of May 2026 keeps what all products and attention make, as far as the backward reads it, or
 # the inputs of layers alone; its loss is not compiled.
-_TRACED = {**_LATE, "seq": 8192}
+_TRACED = {**_LATE, "seq": 8192, "libraries": Libraries(traced=True)}
 _TRACED_WHY = "GraphTrainer runs a graph that it has traced, and not FSDP2's."
 # Eager layers with experts, of August 2025.
 _EXPERTS = {"seq": 4096, "batch": 8, **_LATE}
@@ -78,7 +78,6 @@ _SPREAD_WHY = (
 )
 _HOST_WHY = "Eager kernels are short there, and the host's time is not modelled."
 _SAVED = "q+kv.down+kv+mixed+o+scores+arrived+returned+s.gate+s.up+s.down"
-_SINGLE_WHY = "Its graph holds fewer outputs of experts in fp32 at once than eager layers do."
 _HEADS_WHY = "What PyTorch's memory-efficient attention takes on heads of 192 is not known here."
 _V3 = {"fsdp": 64, "pipeline": 8, "expert": 32, "seq": 4096, "batch": 16}
 _V3 |= {"num_micro_batches": 16, "schedule": "interleaved", "num_chunks": 2}
@@ -236,8 +235,7 @@ GROUPS: dict[str, list[Run]] = {
             "deepseek-v3",
             gib,
             None,
-            {"recompute": f"keep={names}", **_CHUNKED},
-            memory_why=_SINGLE_WHY,
+            {"recompute": f"keep={names}", **_CHUNKED, "libraries": Libraries(traced=True)},
         )
         for what, names, gib in (
             ("the gate", "scores", 107.971),
@@ -474,7 +472,7 @@ GROUPS: dict[str, list[Run]] = {
             gib,
             tokens,
             {"fsdp": 8, "expert": 8, "batch": 4, "recompute": recompute, **_LATE, "seq": 4096}
-            | {"libraries": Libraries(flex_attention=True)},
+            | {"libraries": Libraries(traced=True, flex_attention=True)},
             _SPREAD_WHY,
             device=_ONE_MACHINE,
         )

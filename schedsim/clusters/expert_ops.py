@@ -6,8 +6,11 @@ tokens on the device is in `schedsim.clusters.token_routes`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from .attention_ops import AttentionWriter
-from .layer_blocks import COPY, ELEMENT
+from .layer_blocks import COPY, ELEMENT, nothing
 from .tape import RankOp
 from .token_routes import BIAS_KERNELS, BIAS_MOVES, CAST_KERNELS, KERNEL_S, TokenRoute, route_of
 
@@ -110,7 +113,6 @@ class ExpertWriter(AttentionWriter):
         routed = tape.sizes[back]
         wide = route.wide and not self.training.compiled
         kept = f"{made}.wide" if wide else back
-        writes = {kept: _WIDE * routed, f"{made}.0{COPY}": _WIDE * routed} if wide else {}
         forth, again = route.combined, route.combined_back
         kernels = kernels_back = 0
         if experts.bias and self.training.state == "megatron":
@@ -119,31 +121,57 @@ class ExpertWriter(AttentionWriter):
 
         def undo() -> None:
             grads = {tape.new_gradient(one): tape.sizes[one] for one in (back, scores)}
-            # Both products of the weighing are in fp32, beside the gradient that they read.
-            passing = {f"{made}'.{k}{COPY}": _WIDE * routed for k in range(3 if wide else 0)}
-            tape.emit(
-                RankOp(
-                    f"{made}'",
-                    (tape.gradient(made), kept, scores),
-                    passing | grads,
-                    moved_bytes=round(again * routed) + size,
-                    link_s=KERNEL_S * kernels_back,
-                )
-            )
+            moved = round(again * routed) + size
+            if wide:
+                self._weighing_undone(made, (kept, scores), grads, moved, batched=route.batched)
+            else:
+                reads = (tape.gradient(made), kept, scores)
+                op = RankOp(f"{made}'", reads, grads, moved_bytes=moved)
+                tape.emit(replace(op, link_s=KERNEL_S * kernels_back))
             for one, d in zip((back, scores), grads, strict=True):
                 tape.give(one, d)
 
-        tape.run(
-            RankOp(
-                made,
-                (back, scores),
-                writes | {made: size},
-                moved_bytes=round(forth * routed) + size,
-                link_s=KERNEL_S * kernels,
-            ),
-            undo,
-        )
+        moved, cast = round(forth * routed) + size, (1 + _WIDE) * routed if wide else 0
+        if wide:  # by itself, since a graph runs again what its backward reads alone
+            tape.run(RankOp(kept, (back,), {kept: _WIDE * routed}, moved_bytes=cast), nothing)
+        passing = {f"{made}.0{COPY}": _WIDE * routed} if wide else {}
+        op = RankOp(made, (kept, scores), passing | {made: size}, moved_bytes=moved - cast)
+        tape.run(replace(op, link_s=KERNEL_S * kernels), undo)
         return made
+
+    def _weighing_undone(
+        self,
+        made: str,
+        weighed: tuple[str, str],
+        grads: Mapping[str, int],
+        moved: int,
+        *,
+        batched: bool,
+    ) -> None:
+        """The backward of a weighing in fp32: gradients of the outputs and of their scores.
+
+        Autograd multiplies the gradient with the outputs, then with the scores, and then adds up
+        the first product. A graph drops the outputs in between; eager code has them to the end. A
+        batched product adds up what it multiplies.
+        """
+        emit, size = self.tape.emit, self.tape.sizes[weighed[0]]
+        kept, scores = weighed
+        of_rows, of_scores = grads
+        given, rows = self.tape.gradient(made), f"{made}'.rows"
+        cast = size + grads[of_rows]
+        if batched:
+            writes = {rows: size, of_scores: grads[of_scores]}
+            emit(RankOp(rows, (given, kept, scores), writes, moved_bytes=moved - cast))
+        else:
+            wide, outputs = f"{made}'.wide", f"{made}'.outputs"
+            held = () if self.training.libraries.traced else (kept,)
+            before = moved - 7 * size - cast
+            emit(RankOp(wide, (given,), {wide: size}, moved_bytes=before))
+            emit(RankOp(outputs, (wide, kept), {outputs: size}, moved_bytes=3 * size))
+            emit(RankOp(rows, (wide, scores, *held), {rows: size}, moved_bytes=3 * size))
+            total = {of_scores: grads[of_scores]}
+            emit(RankOp(f"{made}'.sum", (outputs,), total, moved_bytes=size))
+        emit(RankOp(f"{made}'", (rows,), {of_rows: grads[of_rows]}, moved_bytes=cast))
 
     def _exchange(self, given: str, made: str, size: int) -> str:
         """Each token to the ranks that hold its experts, or back: `size` bytes arrive."""

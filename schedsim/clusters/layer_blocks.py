@@ -277,7 +277,7 @@ class BlockWriter:
 
     def _held(self, *inputs: str) -> None:
         """Inputs and variables of eager modules are held until the last op inside is done."""
-        if not (self.training.compiled or self.training.regather):
+        if not (self.training.is_graph or self.training.regather):
             last = self.tape.forward[-1]
             reads = tuple(dict.fromkeys((*last.reads, *inputs)))
             self.tape.forward[-1] = replace(last, reads=reads)

@@ -53,6 +53,10 @@ class Libraries:
         (`schedsim.clusters.token_routes.ROUTES`); by default those of today.
     flex_attention
         Attention is PyTorch's FlexAttention (torchtitan's DeepSeek since August 2025).
+    traced
+        Ranks run the ops of a graph of the whole step, one by one (torchtitan's GraphTrainer): what
+        runs again does so right before the first op of the backward that reads it, and no module
+        holds what no later op reads.
     """
 
     wide_norm: bool = False
@@ -64,6 +68,7 @@ class Libraries:
     whole_heads: bool = False
     routes: str = ""
     flex_attention: bool = False
+    traced: bool = False
 
     @classmethod
     def of_torch(cls, version: str, **others: Any) -> Libraries:

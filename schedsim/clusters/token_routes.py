@@ -30,6 +30,8 @@ class TokenRoute:
         Whether outputs of experts are converted to fp32 to be weighed, and kept so.
     kernels, kernels_back
         Kernels of router and sorting, too small for their bytes to count.
+    batched
+        Whether a batched product weighs outputs and adds them up.
     """
 
     sent: float
@@ -39,6 +41,7 @@ class TokenRoute:
     wide: bool
     kernels: int
     kernels_back: int
+    batched: bool = False
 
 
 ROUTES: Mapping[str, TokenRoute] = {
@@ -49,7 +52,9 @@ ROUTES: Mapping[str, TokenRoute] = {
     "padded": TokenRoute(2 + 2 + 2, 2 + 10 + 3, 2 + 3 + 12 + 3 + 3 + 2, 4 + 3, True, 35, 15),
     # To April 2026 (pull request 1974): put into zeros in the order of the tokens, converted to
     # fp32, and weighed and added up by one batched product.
-    "product": TokenRoute(2 + 2 + 2, 2 + 3 + 3 + 2, 2 + 2 + 3 + 2 + 3 + 2, 4 + 3, True, 35, 15),
+    "product": TokenRoute(
+        2 + 2 + 2, 2 + 3 + 3 + 2, 2 + 2 + 3 + 2 + 3 + 2, 4 + 3, True, 35, 15, True
+    ),
     # Since then (pull requests 2774 and 2775): not padded; weighed and added up as at first.
     "sorted": TokenRoute(2 + 2, 2 + 10 + 3, 2 + 3 + 12 + 3 + 2, 4 + 3, True, 35, 15),
     # torchtitan with DeepEP (`deepep.py`): a row for each expert where tokens arrive; weighed in 16

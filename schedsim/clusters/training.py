@@ -134,6 +134,11 @@ class Training:
     uneven: float = 1.0
     libraries: Libraries = LATEST
 
+    @property
+    def is_graph(self) -> bool:
+        """Whether layers run as graphs, compiled or op by op, and not as eager modules."""
+        return self.compiled or self.libraries.traced
+
     def micro_batches(self, degrees: Degrees) -> int:
         """How many micro-batches the step has."""
         return self.num_micro_batches or (degrees.pipeline if degrees.pipeline > 1 else 1)

@@ -4,7 +4,8 @@ import pytest
 from cluster_layers import FABRIC, layer
 
 from schedsim.clusters import Degrees, Libraries, Training, get_architecture
-from schedsim.clusters.layer_spans import op_s
+from schedsim.clusters.layer_recompute import kept_tensors, repeated_ops
+from schedsim.clusters.layer_spans import backward_ops, op_s
 from schedsim.clusters.token_routes import BIAS_KERNELS, BIAS_MOVES, CAST_KERNELS, KERNEL_S, ROUTES
 from schedsim.errors import SchedsimError
 
@@ -18,6 +19,14 @@ def ops(model="qwen3-30b-a3b", degrees=SHARED, **settings):
     return {op.name: op for op in (*made.forward, *made.backward)}, made.sizes
 
 
+def moved(found, name):
+    """The bytes that an op and its parts move."""
+    parts = {"combined": ("combined.wide",), "combined'": ()}[name]
+    if name.endswith("'"):
+        parts = [one for one in found if one.startswith(f"{name}.") or one.endswith("d.scores#0")]
+    return sum(found[one].moved_bytes for one in (name, *parts) if one in found)
+
+
 @pytest.mark.parametrize("routes", ROUTES)
 def test_what_sorts_and_weighs_moves_its_bytes(routes):
     """For each byte of the routed tokens, of which each token has one for each expert."""
@@ -27,22 +36,67 @@ def test_what_sorts_and_weighs_moves_its_bytes(routes):
     whole = TOKENS * model.hidden * 2
     assert sizes["sent"] == routed
     assert found["sent"].moved_bytes == route.sent * routed
-    assert found["combined"].moved_bytes == route.combined * routed + whole
-    assert found["combined'"].moved_bytes == route.combined_back * routed + whole
+    assert moved(found, "combined") == route.combined * routed + whole
+    assert moved(found, "combined'") == route.combined_back * routed + whole
     assert found["sent'"].moved_bytes == route.sent_back * routed
     assert found["sent"].link_s == pytest.approx(route.kernels * KERNEL_S)
+
+
+def wide_at_once(**settings):
+    """The largest number of tensors of the outputs' size in fp32 that a backward has at once."""
+    made, training = layer("qwen3-30b-a3b", TOKENS, SHARED, seq=TOKENS, **settings)
+    size = 2 * made.sizes["returned"]
+    again = repeated_ops(made, kept_tensors(made, "full", training), training)
+    ops = [op for op, _ in backward_ops(made, again, training)]
+    last = {tensor: k for k, op in enumerate(ops) for tensor in (*op.reads, *op.writes)}
+    live, most = set(), 0
+    for k, op in enumerate(ops):
+        live |= set(op.writes)
+        most = max(most, sum(made.sizes[one] == size for one in live))
+        live = {one for one in live if last[one] > k}
+    return most
 
 
 def test_outputs_that_are_weighed_in_fp32_are_kept_so():
     """Eager layers keep them, compiled ones and Megatron's keep 16 bits."""
     found, sizes = ops(libraries=Libraries(routes="padded"))
     assert sizes["combined.wide"] == 2 * sizes["returned"]
-    assert "combined.wide" in found["combined'"].reads
-    assert sum(found["combined'"].writes.values()) > 3 * sizes["combined.wide"]
+    assert "combined.wide" in found["combined'.outputs"].reads
     for settings in ({"compiled": True}, {"state": "megatron"}):
         found, sizes = ops(**settings)
         assert "combined.wide" not in sizes
         assert "returned" in found["combined'"].reads
+
+
+@pytest.mark.parametrize(
+    ("libraries", "tensors"),
+    [
+        (Libraries(), 4),  # the outputs, the gradient, both products
+        (Libraries(traced=True), 3),  # the outputs are gone before the second product
+        (Libraries(routes="product"), 2),  # the outputs, and their gradient
+        (Libraries(routes="deepep"), 0),
+    ],
+)
+def test_how_many_tensors_in_fp32_a_backward_has_at_once(libraries, tensors):
+    """In the order of autograd's formulas, which a traced graph has too."""
+    assert wide_at_once(libraries=libraries) == tensors
+
+
+def test_autograd_multiplies_with_the_outputs_first():
+    """PyTorch's own trace: the outputs in fp32 are last read before the product with the scores."""
+    torch = pytest.importorskip("torch")
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def weighing(outputs, scores):
+        weighed = (outputs.to(torch.float32) * scores.reshape(-1, 1)).to(outputs.dtype)
+        return torch.autograd.grad(weighed.sum(), (outputs, scores))
+
+    outputs = torch.randn(4, 3, dtype=torch.bfloat16, requires_grad=True)
+    scores = torch.randn(4, requires_grad=True)
+    nodes = list(make_fx(weighing)(outputs, scores).graph.nodes)
+    wide = next(node for node in nodes if "_to_copy" in node.name)
+    products = [node for node in nodes if node.target is torch.ops.aten.mul.Tensor]
+    assert [wide in node.args for node in products] == [True, True, False]
 
 
 def test_megatron_casts_the_rows_of_each_expert():
