@@ -17,8 +17,9 @@ from schedsim.errors import InfeasibleBudgetError
 
 from ..records.step_record import StepKind
 
-_FEW_TURNS, _MOST_TURNS = 4, 16
-"""Times that a kind of step comes while others were not measured, and while models are awaited."""
+_MOST_TURNS = 4
+"""Times that a kind of step comes while others were not measured, or models are awaited: for so
+long a loop runs on whose steps may exceed the budget, as a line has said."""
 _RECENT = 64
 """Steps, of all models, within which one has been trained that is awaited."""
 
@@ -129,12 +130,10 @@ class LoopRound:
         self._lift(number)
         self._begun[number, kind] += 1
         turns = self._begun[number, kind]
-        if turns < 2 or (turns < _MOST_TURNS and self._awaits(members)):
-            return
         lifted = [it for one in self._lifted if (it := self._planner(one)) is not None]
-        if turns < _FEW_TURNS and not all(it.is_measured for it in lifted):
-            return
-        self.end()
+        waits = self._awaits(members) or not all(it.is_measured for it in lifted)
+        if turns >= (_MOST_TURNS if waits else 2):
+            self.end()
 
     def end(self) -> None:
         """End the round.

@@ -78,7 +78,7 @@ def test_a_model_that_is_never_trained_is_not_awaited_for_long():
     loop, planners = of_two(refusal(100), None)
     loop.put_off(0, ONE, [1])
     loop.trains(0)
-    for _ in range(14):
+    for _ in range(2):
         loop.begins(0, ONE, [0, 1])
     assert planners[0].is_lifted
     with pytest.raises(InfeasibleBudgetError):
