@@ -149,14 +149,12 @@ class _Joiner:
         calls = [program.calls[self.ops[run]] for run in self.runs[begin:end]]
         if not all(_is_compiled(call) and not call.tokens for call in calls):
             return -1
-        if len({call.phase == "backward" for call in calls}) > 1:
-            return -1
         written = [s for k in range(begin, end) for s in self.made[k]]
         if len(set(written)) < len(written):
             return -1
         own = set(written)
-        if not any(own & set(program.base_reads(call)) for call in calls):
-            return -1  # the runs share nothing that would be loaded only once
+        if not self._share(own, calls):
+            return -1
         later = set(own)
         for k, call in zip(range(begin, end), calls, strict=True):
             if later & set(program.base_reads(call)):
@@ -181,6 +179,19 @@ class _Joiner:
         if op < 0 or self.before[begin] + sizes + self.workspace[op] > self.limit:
             return -1
         return op
+
+    def _share(self, own: set[int], calls: list[Call]) -> bool:
+        """Whether `calls`, which make `own`, share something that would be loaded only once.
+
+        A tensor of theirs, or the largest that one of them reads: what both compute of that, as the
+        error function of a GELU and of its gradient, is then computed once.
+        """
+        read = [self.program.base_reads(call) for call in calls]
+        if any(own.intersection(storages) for storages in read):
+            return True
+        size = self.program.storages
+        largest = {max(found, key=lambda s: size[s].size_bytes) for found in read if found}
+        return any(sum(s in found for found in read) > 1 for s in largest)
 
     def _measure_lacking(self) -> None:
         """Compile the candidates of a walk beside each other, then measure one after another."""
