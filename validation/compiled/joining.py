@@ -76,6 +76,7 @@ class _Joiner:
         self.num_ops = len(self.ops)
         self.parts: dict[int, tuple[int, ...]] = {}
         self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self.compiled: set[str] = set()  # keys of groups
         self.refused: set[str] = set()
         self.lacking: dict[tuple[tuple[int, ...], tuple[int, ...]], _Candidate] = {}
         self.workspace: dict[int, int] = {}  # joined op -> workspace
@@ -172,9 +173,11 @@ class _Joiner:
             return -1
         key = (tuple(self.runs[begin:end]), outputs)
         if key not in self.known:
-            group, inputs = self.groups.join(program, calls, outputs)
-            self.lacking.setdefault(key, _Candidate(calls, group, inputs))
-            return None
+            candidate = _Candidate(calls, *self.groups.join(program, calls, outputs))
+            if candidate.group.key not in self.compiled:
+                self.lacking[key] = candidate
+                return None
+            self.known[key] = self._measured(key[0], candidate, outputs)
         op = self.known[key]
         if op < 0 or self.before[begin] + sizes + self.workspace[op] > self.limit:
             return -1
@@ -196,8 +199,8 @@ class _Joiner:
     def _measure_lacking(self) -> None:
         """Compile the candidates of a walk beside each other, then measure one after another."""
         groups = {c.group.key: c.group for c in self.lacking.values()}
-        wanted = [group for key, group in groups.items() if key not in self.refused]
-        self.refused |= self.groups.compile_joined(wanted)
+        self.refused |= self.groups.compile_joined(list(groups.values()))
+        self.compiled |= groups.keys()
         for (runs, outputs), candidate in self.lacking.items():
             self.known[runs, outputs] = self._measured(runs, candidate, outputs)
         self.lacking.clear()
