@@ -53,7 +53,7 @@ def _moved(
 ) -> list[int] | None:
     """`runs` with that at `begin` right before a group that reads what it reads.
 
-    ``None`` if there is none, or none that it need or may move to.
+    ``None`` if there is none, or the repeat stands there, or must not move.
     """
     calls = [program.calls[ops[run]] for run in runs[begin : begin + _FARTHEST + 1]]
     first = calls[0]
@@ -63,17 +63,18 @@ def _moved(
         program.base_reads(first), key=lambda s: program.storages[s].size_bytes, default=None
     )
     made = _writes(program, first)
-    waiting, others = [0], []  # what needs the repeat, and what does not
+    waiting: list[int] = [0]  # the repeat, and what needs it
+    others: list[int] = []
     for k, call in enumerate(calls[1:], 1):
         if call.tokens or call.once or ops[runs[begin + k]] == program.seed:
             return None
         reads, writes = set(program.base_reads(call)), _writes(program, call)
-        needs, is_again = bool(reads & made), bool(writes & made)
-        if is_again:
-            return None  # the instance that is waited for would be another
+        if writes & made:
+            return None  # made once more: its readers would get the other instance
+        needs = bool(reads & made)
         if not needs and isinstance(call.target, FusedGroup) and wanted in reads:
             if k == 1:
-                return None
+                return None  # they are neighbours
             order = [*others, 0, k, *waiting[1:], *range(k + 1, len(calls))]
             return [*runs[:begin], *(runs[begin + i] for i in order), *runs[begin + len(calls) :]]
         if needs:
