@@ -39,7 +39,7 @@ def stepped():
 @pytest.mark.slow
 @needs_compiler
 def test_the_measured_peak_is_within_every_budget(stepped):
-    """What was planned, where nothing has scratch; groups that are joined may hold a little less."""
+    """What was planned, where nothing has scratch; joined groups may hold a little less."""
     _, inputs, _, module = stepped
     most = module.plan.peak_bytes
     for share in (1.0, 0.9, 0.8):
