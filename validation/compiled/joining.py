@@ -40,7 +40,7 @@ Measure = Callable[[Program, Call], tuple[float, int]]
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class _Joinable:
     """Calls of groups, and the group that would do what they do."""
 
     calls: list[Call]
@@ -78,7 +78,7 @@ class _Joiner:
         self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         self.compiled: set[str] = set()  # keys of groups
         self.refused: set[str] = set()
-        self.lacking: dict[tuple[tuple[int, ...], tuple[int, ...]], _Candidate] = {}
+        self.lacking: dict[tuple[tuple[int, ...], tuple[int, ...]], _Joinable] = {}
         self.workspace: dict[int, int] = {}  # joined op -> workspace
         self._lifetimes()
 
@@ -173,7 +173,7 @@ class _Joiner:
             return -1
         key = (tuple(self.runs[begin:end]), outputs)
         if key not in self.known:
-            candidate = _Candidate(calls, *self.groups.join(program, calls, outputs))
+            candidate = _Joinable(calls, *self.groups.join(program, calls, outputs))
             if candidate.group.key not in self.compiled:
                 self.lacking[key] = candidate
                 return None
@@ -206,7 +206,7 @@ class _Joiner:
         self.lacking.clear()
 
     def _measured(
-        self, runs: tuple[int, ...], candidate: _Candidate, outputs: tuple[int, ...]
+        self, runs: tuple[int, ...], candidate: _Joinable, outputs: tuple[int, ...]
     ) -> int:
         """The op of the joined group, if it is quicker than its parts."""
         program, calls, group = self.program, candidate.calls, candidate.group
