@@ -80,6 +80,8 @@ class _Joiner:
         self.refused: set[str] = set()
         self.lacking: dict[tuple[tuple[int, ...], tuple[int, ...]], _Joinable] = {}
         self.workspace: dict[int, int] = {}  # joined op -> workspace
+        first: dict[int, int] = {}
+        self.again = {k for k, run in enumerate(runs) if first.setdefault(run, k) != k}
         self._lifetimes()
 
     def _lifetimes(self) -> None:
@@ -154,7 +156,8 @@ class _Joiner:
         if len(set(written)) < len(written):
             return -1
         own = set(written)
-        if not self._share(own, calls):
+        is_again = not self.again.isdisjoint(range(begin, end))
+        if not self._share(own, calls, is_again):
             return -1
         later = set(own)
         for k, call in zip(range(begin, end), calls, strict=True):
@@ -183,15 +186,18 @@ class _Joiner:
             return -1
         return op
 
-    def _share(self, own: set[int], calls: list[Call]) -> bool:
+    def _share(self, own: set[int], calls: list[Call], is_again: bool) -> bool:
         """Whether `calls`, which make `own`, share something that would be loaded only once.
 
-        A tensor of theirs, or the largest that one of them reads: what both compute of that, as the
-        error function of a GELU and of its gradient, is then computed once.
+        A tensor of theirs, or, where one of them runs again, the largest that one of them reads:
+        what both compute of that, as the error function of a GELU and of its gradient, is then
+        computed once. (Other runs seldom gain by that, and each candidate is a compilation.)
         """
         read = [self.program.base_reads(call) for call in calls]
         if any(own.intersection(storages) for storages in read):
             return True
+        if not is_again:
+            return False
         size = self.program.storages
         largest = {max(found, key=lambda s: size[s].size_bytes) for found in read if found}
         return any(sum(s in found for found in read) > 1 for s in largest)
