@@ -1,15 +1,15 @@
 """Every graph planner on a folder of graphs, at fractions of the store-all peak; a table, a figure.
 
     python benchmarks/bench_graph_planners.py GRAPHS --results runs.jsonl
-        [--best-known best-known.json] [--time-limit 10 | --effort 20] [--seeds 5] [--only PART]
-        [--planners A,B] [--all-seeds]
+        [--best-known best-known.json] [--effort 20 | --time-limit 10] [--seeds 5] [--only PART]
+        [--planners A,B]
     python benchmarks/bench_graph_planners.py GRAPHS --results runs.jsonl --table graphs.md \
         --figure graphs.svg
 
 GRAPHS holds ``schedsim.graph/1`` files. Every run is one line of the results file, so that a run
 that was stopped goes on where it was; the table and the figure are drawn from that file alone.
-`local_search` takes every seed where budgets are tight, and with --all-seeds everywhere, in the
-free order too. An effort counts work instead of seconds, and says the same on a busy machine.
+`auto` takes every seed, unless its plan is proven optimal. An effort counts work instead of
+seconds, and says the same on a busy machine; 20 is about ten seconds of two cores.
 `best-known.json` is a list of objects with `graph`, `budget_fraction`, `budget_bytes` and, where
 known, `best_overhead_percent`: it sets the budgets, and stands beside ours.
 """
@@ -30,10 +30,11 @@ from schedsim import Graph, Schedule, simulate
 from schedsim.api import try_plan
 from schedsim.errors import SchedsimError
 
-# (column, planner, options); local_search with several seeds where budgets are tight.
+# (column, planner, options)
 COLUMNS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("auto", "auto", {}),
+    ("free order", "auto", {"order": "free"}),
     ("local_search", "local_search", {"order": "fixed"}),
-    ("free order", "local_search", {"order": "free"}),
     ("cuts", "cuts", {}),
     ("checkmate", "checkmate", {}),
     ("moccasin", "moccasin", {}),
@@ -43,8 +44,7 @@ COLUMNS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("kusumoto", "kusumoto", {"family": "approximate", "objective": "time"}),
     ("saved_bytes", "saved_bytes", {}),
 )
-ANYTIME = ("local_search", "cuts", "checkmate", "moccasin")
-TIGHT = 0.5  # budgets at or below this fraction of the peak are searched with every seed
+ANYTIME = ("auto", "local_search", "cuts", "checkmate", "moccasin")
 
 
 def pairs(folder: Path, best_known: Path | None) -> list[dict[str, Any]]:
@@ -102,20 +102,18 @@ def measure(args: argparse.Namespace) -> None:
     """Run what the results file lacks."""
     done = {key(row) for row in read(args.results)}
     warmed: set[str] = set()
-    limit = {"time_limit_s": args.time_limit}
-    if args.effort is not None:
-        limit = {"effort": args.effort}
+    limit = {"effort": args.effort}
+    if args.time_limit is not None:
+        limit = {"time_limit_s": args.time_limit}
     for pair in pairs(args.graphs, args.best_known):
         if args.only not in pair["graph"]:
             continue
         graph = schedsim.load(args.graphs / f"{pair['graph']}.json")
         assert isinstance(graph, Graph)
-        for column, planner, _ in COLUMNS:
+        for column, _, _ in COLUMNS:
             if args.planners and column not in args.planners.split(","):
                 continue
-            tight = column == "local_search" and pair["budget_fraction"] <= TIGHT
-            often = tight or (args.all_seeds and planner == "local_search")
-            for seed in range(args.seeds if often else 1):
+            for seed in range(args.seeds if column == "auto" else 1):
                 if (pair["graph"], pair["budget_fraction"], column, seed) in done:
                     continue
                 if column not in warmed:  # kernels are compiled outside the times
@@ -124,6 +122,7 @@ def measure(args: argparse.Namespace) -> None:
                     run(small, {**pair, "budget_bytes": peak - 1}, column, 0, {"effort": 0.2})
                     warmed.add(column)
                 row = run(graph, pair, column, seed, limit)
+                proven = row["status"] == "optimal" or row.get("infeasible") is not None
                 with args.results.open("a") as file:
                     file.write(json.dumps({**row, "machine": machine()}) + "\n")
                 overhead = row.get("overhead")
@@ -133,6 +132,8 @@ def measure(args: argparse.Namespace) -> None:
                     f"{row['status']:<10} {shown:>11} {row['s']:6.1f} s",
                     flush=True,
                 )
+                if proven:  # the same for every seed
+                    break
 
 
 def tiny() -> Graph:
@@ -180,6 +181,7 @@ def table(args: argparse.Namespace) -> str:
         cells = [name, str(pair.get("n", "")), f"{fraction:.0%}".replace("%", " %")]
         cells.append("-" if best is None else f"{best:.2f}")
         fixed = [
+            *rows.get((name, fraction, "auto"), []),
             *rows.get((name, fraction, "local_search"), []),
             *rows.get((name, fraction, "cuts"), []),
         ]
@@ -213,7 +215,7 @@ def figure(args: argparse.Namespace) -> None:
     rows = read(args.results)
     bound: dict[tuple[str, float], float] = {}
     for row in rows:
-        if row.get("bound") is not None and row["column"] in ("local_search", "cuts"):
+        if row.get("bound") is not None and row["column"] in ("auto", "local_search", "cuts"):
             at = (row["graph"], row["budget_fraction"])
             bound[at] = max(bound.get(at, 0.0), row["bound"])
     titles = [column for column, _, _ in COLUMNS if column != "free order"]
@@ -258,10 +260,9 @@ def main() -> None:
     parser.add_argument("graphs", type=Path)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--best-known", type=Path)
-    parser.add_argument("--time-limit", type=float, default=10.0)
-    parser.add_argument("--effort", type=float)
+    parser.add_argument("--effort", type=float, default=20.0)
+    parser.add_argument("--time-limit", type=float)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--all-seeds", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--planners", default="")
     parser.add_argument("--table", type=Path)

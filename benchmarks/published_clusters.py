@@ -58,7 +58,8 @@ def published() -> Iterator[tuple[str, str | Architecture, str, dict[str, Any]]]
     titan, steps = _module_of("torchtitan"), _module_of("cluster-steps", "reproduce")
     for group, runs in titan.GROUPS.items():
         for run in runs:
-            yield f"{group}: {run.name}", run.model, run.device, dict(run.options)
+            options = run.options | ({"flash": run.flash} if run.flash != 2 else {})
+            yield f"{group}: {run.name}", run.model, run.device, options
     foundry = _module_of("llm-foundry")
     for device, runs in foundry.RUNS.items():
         for run in runs:

@@ -22,16 +22,13 @@ from .._pool import Pool, RoundPart
 from ._anneal import walk
 from ._cut_search import CutSearch
 from ._cut_table import Order
-from ._greedy_order import greedy_order
-from ._lean import lean_schedule
+from ._lean import lean_schedule, lean_work, leanest_schedule, leanest_work
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
 from ._seeds import saved_bytes_start
 from ._walker import ALONE, NUM_KINDS, SMALL_MOVES, GraphWalker, Kind, num_walkers
 from .bounds import least_memory_bytes
-
-# How far the greedy orders may stray from the file's order; see `greedy_order`.
-_PATIENCE = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+from .free_order import greedy_orders
 
 # No peak is above this; larger budgets would not fit in 64 bits.
 _MOST_BYTES = 2**53
@@ -98,9 +95,6 @@ _MANY_OPS, _COOL, _SAVED_PER_OP = 300, 0.1, 2e-5
 _MERGED_OPS, _MERGED_LINES, _MERGED = range(60, 500), 4, 0.2
 _WORTH_ANNEALING, _AFTER_MERGE = 0.1, 0.15
 
-# About the work of the lean schedule, for each op of each line that it begins with.
-_LEAN_PER_OP = 1e-4
-
 
 class GraphSearch:
     """The search itself: rounds of walkers, and the bound computed beside them."""
@@ -144,8 +138,12 @@ class GraphSearch:
         if self.budget_bytes < self.least_bytes:
             self.bound_s, self.bound_how = np.inf, "one op alone needs more"
         with Pool[GraphWalker](self.effort, self.num_threads, self._enough_s()) as pool:
+            lines = self._starts(starts)
+            given, usual = lines[: len(starts)], lines[len(starts) :]
             try:
-                self._search(pool, starts)
+                self._search(pool, starts, given, usual)
+                if self._none_fits() and not self._solved:
+                    self.lean = self._find_lean(leanest_schedule, usual[:2])
             except KeyboardInterrupt:
                 self.effort.cancel()
             except BaseException:
@@ -165,9 +163,13 @@ class GraphSearch:
     def _enough_s(self) -> float:
         return self.bound_s * (1 + self.gap) * (1 + 1e-12)
 
-    def _search(self, pool: Pool[GraphWalker], starts: Sequence[Schedule]) -> None:
-        lines = self._starts(starts)
-        given, usual = lines[: len(starts)], lines[len(starts) :]
+    def _search(
+        self,
+        pool: Pool[GraphWalker],
+        starts: Sequence[Schedule],
+        given: list[NDArray[Any]],
+        usual: list[NDArray[Any]],
+    ) -> None:
         # The bound is in no race with the walkers here: it solves many small graphs before they
         # start.
         bound = None
@@ -192,8 +194,6 @@ class GraphSearch:
                 return
         self.walkers = pool.all_of(self._makers(given, usual, starts))
         if bound is None or self._done(pool):
-            if self._none_fits() and not self._solved:
-                self.lean = self._find_lean(usual[:2])
             return
         is_slow = self.effort.counted and self.graph.num_ops >= _SLOW_OPS
         if bounding.ident is None and not is_slow:
@@ -244,13 +244,15 @@ class GraphSearch:
         merged = [] if self.merger is None else [self.merger]
         return [*self._all(), *merged]
 
-    def _find_lean(self, lines: Sequence[NDArray[Any]]) -> Simulation:
-        """The schedule of least peak that does not depend on the budget.
+    def _find_lean(
+        self, kind: Callable[..., Simulation], lines: Sequence[NDArray[Any]]
+    ) -> Simulation:
+        """The schedule of little peak, of that kind, that does not depend on the budget.
 
-        It fits at every budget at which this search has named its peak as the least budget found.
-        Where the time is up before, it is the best of what was complete by then.
+        The leanest fits at every budget at which this search has named its peak as the least budget
+        found. Where the time is up before, it is the best of what was complete by then.
         """
-        return lean_schedule(
+        return kind(
             self.graph,
             self.packed,
             lines,
@@ -262,14 +264,25 @@ class GraphSearch:
     def _begin_lean(self, pool: Pool[GraphWalker], job: Future[Simulation]) -> list[GraphWalker]:
         """A walker that starts from that schedule, where still none fits."""
         self.lean = pool.wait(job)
-        self.effort.spend(_LEAN_PER_OP * self.graph.num_ops)
-        if not self._none_fits():
+        self.effort.spend(lean_work(self.graph))
+        return [self._go_on_from(self.lean)] if self._none_fits() else []
+
+    def _begin_leanest(
+        self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]
+    ) -> list[GraphWalker]:
+        """A walker that starts from the leanest schedule, where that fits and nothing else does."""
+        if not self._none_fits() or self.effort.moves is not None:
             return []
-        runs = self.lean.schedule.bind(self.graph)
-        walker = self._make(len(self.walkers), runs)
+        self.lean = pool.wait(pool.submit(partial(self._find_lean, leanest_schedule, lines)))
+        self.effort.spend(leanest_work(self.graph))
+        fits = self.lean.peak_bytes <= self.budget_bytes
+        return [self._go_on_from(self.lean)] if fits else []
+
+    def _go_on_from(self, lean: Simulation) -> GraphWalker:
+        walker = self._make(len(self.walkers), lean.schedule.bind(self.graph))
         walker.begin(0)  # perhaps in the middle of a round
         self.walkers.append(walker)
-        return [walker]
+        return walker
 
     def _rounds(
         self,
@@ -295,6 +308,7 @@ class GraphSearch:
         lean = None
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
+                active += self._begin_leanest(pool, lines)
                 active = self._fewer(active, 1 if self._none_fits() else few)
                 if alone and not self._none_fits():
                     active = active[:1]
@@ -304,7 +318,7 @@ class GraphSearch:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
             if at == 1 and self._is_hard():
-                self._both_ways(pool, bounding, active, lean)
+                self._both_ways(pool, bounding, active, lines, lean)
                 return
             width = segment.high - segment.low
             if at + 1 == len(segments) and len(self._to_merge()) < 2:
@@ -327,7 +341,7 @@ class GraphSearch:
                 for walker in active:
                     walker.move_as_usual()
             if at == 0 and self._none_fits():
-                lean = pool.submit(partial(self._find_lean, lines))
+                lean = pool.submit(partial(self._find_lean, lean_schedule, lines))
             if at and self.effort.counted:
                 self._join(pool, bounding)
             if at or not self.effort.counted:
@@ -469,6 +483,7 @@ class GraphSearch:
         pool: Pool[GraphWalker],
         bounding: threading.Thread,
         active: list[GraphWalker],
+        lines: Sequence[NDArray[Any]],
         lean: Future[Simulation] | None,
     ) -> None:
         """Where it is hard to fit: from the graph's own order first, for a plan that is there soon.
@@ -495,7 +510,8 @@ class GraphSearch:
             return
         if self._none_fits():
             # The temperature at which a schedule finds to the limit is that of the beginning.
-            pool.walk(self._fewer(self.walkers, 1)[:1], RoundPart(2), 1.0)
+            last = self._begin_leanest(pool, lines) or self._fewer(self.walkers, 1)[:1]
+            pool.walk(last, RoundPart(2), 1.0)
         else:
             pool.walk(self._fewer(near, 2)[:2], RoundPart(1, 0.5, 1.0), 1.0)
 
@@ -539,10 +555,8 @@ class GraphSearch:
         usual = np.arange(self.graph.num_ops, dtype=np.int64)
         lines.append(usual)
         if self.free:
-            found = [greedy_order(self.packed, patience) for patience in _PATIENCE]
-            names = self.graph.op_names
-            peaks = [simulate(self.graph, Schedule(names, line)).peak_bytes for line in found]
-            lines += [found[k] for k in np.argsort(peaks, kind="stable")[:3]]
+            found = greedy_orders(self.graph, self.packed)
+            lines += [simulation.schedule.bind(self.graph) for simulation in found[:3]]
         return lines
 
     def _makers(

@@ -10,6 +10,9 @@ from schedsim.kernels.compiled import kernel_for as kernel
 from ._packed_graph import PACKED_GRAPH, PRODUCER, READERS, READS, SIZE, WRITES, PackedGraph
 from ._profile_record import REAL
 
+PATIENCES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""How far greedy orders may stray from the file's order, farthest first."""
+
 
 @kernel(PACKED_GRAPH, REAL)
 def greedy_order(packed: PackedGraph, patience: float) -> NDArray[np.int64]:

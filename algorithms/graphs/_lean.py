@@ -23,6 +23,7 @@ from ._forward_part import forward_part
 from ._memory_profile import make_profile, store_runs
 from ._packed_graph import PackedGraph
 from ._profile_record import LARGEST, NUM_EDITS, Profile
+from ._walker import GraphWalker, Kind
 from .chen_articulation import segment_runs
 
 # Evictions and moves come in chunks, after each of which the schedule of lowest peak is kept.
@@ -30,6 +31,14 @@ _EVICTIONS, _MOVES = 250, 50
 _EVICTION_CHUNKS, _MOVE_CHUNKS = 4, 20
 # Seconds per byte over the limit: at first, at least and at most; the peak has no temperature.
 _PRICE = (2.0, 0.02, 1000.0, 0.0)
+
+# Small moves that go on from there aim a little below the lowest peak, again and again. They take
+# so much work for each op, and no more than for 1,000 ops.
+_STEPPING, _STEP_CHUNKS = Kind(0.0, 0.5, steps_down=True), 40
+_STEPPED_PER_OP, _MOST_STEPPED = 1e-3, 1.0
+
+# About the work of evictions and repaired moves for each op of a line.
+_LEAN_PER_OP = 1e-4
 
 
 def _never() -> bool:
@@ -69,8 +78,7 @@ def lean_schedule(
     kept: dict[bool, Simulation] = graph.__dict__.setdefault("_lean", {})
     if free in kept:
         return kept[free]
-    # All ops are given the same time: measured times differ from one capture to the next.
-    packed = replace(packed, time_s=np.append(np.ones(graph.num_ops), [0.0, 0.0]))
+    packed = _evenly_timed(packed)
     limit = least_bytes - graph.static_bytes - 1  # never reached
     found: list[Simulation] = []
     done = True
@@ -89,6 +97,66 @@ def lean_schedule(
     if done:
         kept[free] = lean
     return lean
+
+
+def leanest_schedule(
+    graph: Graph,
+    packed: PackedGraph,
+    lines: Iterable[NDArray[Any]],
+    least_bytes: int,
+    free: bool,
+    *,
+    is_over: Callable[[], bool] = _never,
+) -> Simulation:
+    """The schedule of the least peak that small moves from `lean_schedule` come to, simulated.
+
+    This is the least budget that a search names. As a start for annealing within a larger budget
+    `lean_schedule` is better, because it repeats less. The parameters are those of `lean_schedule`,
+    and this schedule is cached with the graph, too.
+    """
+    kept: dict[bool, Simulation] = graph.__dict__.setdefault("_leanest", {})
+    if free in kept:
+        return kept[free]
+    lean = lean_schedule(graph, packed, lines, least_bytes, free, is_over=is_over)
+    line, limit = lean.schedule.bind(graph), least_bytes - graph.static_bytes - 1  # never reached
+    walker = GraphWalker.of(
+        graph,
+        _evenly_timed(packed),
+        line,
+        number=0,
+        seed=0,
+        rules=(limit, free),
+        kind=_STEPPING,
+        step_s=graph.num_ops,
+    )
+    walker.note_least()
+    walker.begin(0)
+    for chunk in range(_STEP_CHUNKS):
+        if is_over():
+            return lean
+        walker.anneal(chunk / _STEP_CHUNKS, _stepped_work(graph) / _STEP_CHUNKS, 2**62)
+    found = simulate(graph, Schedule(graph.op_names, walker.least_runs))
+    kept[free] = min(lean, found, key=lambda simulation: simulation.peak_bytes)
+    return kept[free]
+
+
+def lean_work(graph: Graph) -> float:
+    """About the work of `lean_schedule`, in the units of an effort."""
+    return _LEAN_PER_OP * graph.num_ops
+
+
+def leanest_work(graph: Graph) -> float:
+    """About the work of `leanest_schedule`, in the units of an effort."""
+    return _LEAN_PER_OP * graph.num_ops + _stepped_work(graph)
+
+
+def _stepped_work(graph: Graph) -> float:
+    return min(_MOST_STEPPED, _STEPPED_PER_OP * graph.num_ops)
+
+
+def _evenly_timed(packed: PackedGraph) -> PackedGraph:
+    """With the same time for all ops: measured times differ from one capture to the next."""
+    return replace(packed, time_s=np.append(np.ones(packed.time_s.size - 2), [0.0, 0.0]))
 
 
 def _each(lines: Iterable[NDArray[Any]], graph: Graph) -> Iterator[NDArray[Any]]:

@@ -13,7 +13,7 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import Simulation, simulate
 
 from .._pool import Pool, RoundPart
-from ._lean import lean_schedule
+from ._lean import leanest_schedule
 from ._packed_graph import pack_graph
 from ._walker import GraphWalker
 from .bounds import least_memory_bytes
@@ -68,7 +68,7 @@ class RepairedCuts:
         """Where nothing is found: the schedule of least peak that depends on the graph alone."""
         least_bytes = least_memory_bytes(self.graph)[0]
         packed, is_over = pack_graph(self.graph.arrays), effort.out_of_time
-        return lean_schedule(
+        return leanest_schedule(
             self.graph, packed, [self._usual()], least_bytes, False, is_over=is_over
         )
 

@@ -155,18 +155,21 @@ class GraphWalker:
         seed: int,
         rules: Any,
         kind: Kind | None = None,
+        step_s: float | None = None,
     ) -> GraphWalker:
         """The walker of that `number` on the schedule `line`; `rules` are (limit, free).
 
-        Without a `kind` it has that of its number.
+        Without a `kind` it has that of its number. `step_s` is the time of the store-all step,
+        where the times in `packed` are not the graph's.
         """
         limit, free = rules
         kinds = _SMALL if graph.num_ops < _SMALL_OPS else _LARGE
         kind = kind or kinds[number % len(kinds)]
         profile = make_profile(packed, line, seed=seed * 1000 + number, free=free)
-        unit_s = graph.store_all_s / max(1, int(profile.tree[1, LARGEST]))
+        step_s = graph.store_all_s if step_s is None else step_s
+        unit_s = step_s / max(1, int(profile.tree[1, LARGEST]))
         unit_s = unit_s or 1.0
-        mean_s = graph.store_all_s / graph.num_ops
+        mean_s = step_s / graph.num_ops
         price = np.array([2.0 * unit_s, 0.02 * unit_s, 1000.0 * unit_s, 0.0])
         sizes = graph.arrays.tensor_bytes
         best_runs = np.zeros(profile.run.shape[0], np.int64)

@@ -5,10 +5,11 @@ Settings that a source does not print are those of torchtitan's tree at that com
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from schedsim.clusters import Libraries
+from schedsim.clusters import Libraries, get_architecture
+from schedsim.workloads.architecture import Architecture
 
 
 @dataclass(frozen=True)
@@ -16,13 +17,15 @@ class Run:
     """A published run: GiB reserved and in use, tokens per second and device, as far as printed."""
 
     name: str
-    model: str
+    model: str | Architecture
     gib: float | None
     tokens: float | None
     options: dict[str, Any] = field(default_factory=dict)
     why: str = ""
     active_gib: float | None = None
     device: str = "h100-96gb"
+    flash: int = 2
+    memory_why: str = ""
 
 
 _SELECTIVE = {"batch": 2, "recompute": "selective"}
@@ -60,11 +63,29 @@ _LATE = {"separate_head": True, "fused_optimizer": True, **_SCRIPT}
 _GRAPH = {**_2025, **_SCRIPT}
 # That of May 2026 keeps what all products and attention make, as far as the backward reads it, or
 # the inputs of layers alone; its loss is not compiled.
-_TRACED = {**_LATE, "seq": 8192}
+_TRACED = {**_LATE, "seq": 8192, "libraries": Libraries(traced=True)}
 _TRACED_WHY = "GraphTrainer runs a graph that it has traced, and not FSDP2's."
-# Eager layers with experts.
-_EXPERTS = {"seq": 4096, "batch": 8, "torch": "2.9", **_LATE}
-_EXPERTS_WHY = "Its many small kernels and waits for the host are not modelled."
+# Eager layers with experts, of August 2025.
+_EXPERTS = {"seq": 4096, "batch": 8, **_LATE}
+_FLEX = {"libraries": Libraries.of_torch("2.9", routes="padded", flex_attention=True)}
+# Without FlexAttention, heads whose values are narrower than their keys run in PyTorch's
+# memory-efficient kernel alone (pull request 1610), as fast as the first FlashAttention.
+_PLAIN = {"libraries": Libraries.of_torch("2.9", routes="padded")}
+_EFFICIENT = 1
+_SPREAD_WHY = (
+    "Its routers send tokens where they like: experts get equal numbers here, and the rank with the"
+    " most tokens is waited for there."
+)
+_HOST_WHY = "Eager kernels are short there, and the host's time is not modelled."
+_SAVED = "q+kv.down+kv+mixed+o+scores+arrived+returned+s.gate+s.up+s.down"
+_HEADS_WHY = "What PyTorch's memory-efficient attention takes on heads of 192 is not known here."
+_V3 = {"fsdp": 64, "pipeline": 8, "expert": 32, "seq": 4096, "batch": 16}
+_V3 |= {"num_micro_batches": 16, "schedule": "interleaved", "num_chunks": 2}
+_V3 |= {"recompute": "full", "compiled": True, "compiled_loss": True, **_SCRIPT}
+# Up to April 2026 scores and outputs of experts meet in a batched product; with DeepEP they do not.
+_DROPPED = {"dropped_outputs": True, "flex_attention": True}
+_BATCHED = {"libraries": Libraries.of_torch("2.10", routes="product", **_DROPPED)}
+_DEEPEP = {"libraries": Libraries.of_torch("2.10", routes="deepep", **_DROPPED)}
 # Of autumn 2025, runs on 8 GPUs are of another machine than those on more: their logs begin with
 # "[rank0]" and not with "[trainer0|0]", and pull request 1881 has 7,380 tokens on 8 GPUs, 5,097 on
 # 64. They are taken to be of an H100 as its data sheet has it, at 700 W and 3.35 TB/s.
@@ -209,7 +230,13 @@ GROUPS: dict[str, list[Run]] = {
     ],
     # The loss is cut into 8 chunks by default then (pull request 4514 says so).
     "pull request 4153, DeepSeek-V3 on 256": [
-        Run(f"keeping {what}", "deepseek-v3", gib, None, {"recompute": f"keep={names}", **_CHUNKED})
+        Run(
+            f"keeping {what}",
+            "deepseek-v3",
+            gib,
+            None,
+            {"recompute": f"keep={names}", **_CHUNKED, "libraries": Libraries(traced=True)},
+        )
         for what, names, gib in (
             ("the gate", "scores", 107.971),
             ("gate and wo", "scores+o", 141.529),
@@ -354,22 +381,45 @@ GROUPS: dict[str, list[Run]] = {
             "PyTorch's norm", "llama3-8b", 49.66, 5173, {"fsdp": 8, **_EAGER, "batch": 1, **_SCRIPT}
         ),
     ],
-    "pull requests 1513 and 1610, DeepSeek 16B on 8": [
+    "pull requests 1513, 1610 and 1616, DeepSeek 16B on 8": [
+        # Its log says that the vocabulary has 129,280 words.
         Run(
             "FSDP 4, CP 2, full",
-            "deepseek-v2-lite",
+            replace(get_architecture("deepseek-v2-lite"), vocab=129280),
             71.08,
             6037,
-            {"fsdp": 4, "context": 2, "recompute": "full", **_EXPERTS},
-            "SDPA over context-parallel ranks was at fault with this model (pull request 1610).",
+            {"fsdp": 4, "context": 2, "recompute": "full", **_EXPERTS, **_PLAIN},
+            _HEADS_WHY,
+            flash=_EFFICIENT,
         ),
         Run(
             "EP 8, selective, FlexAttention",
             "deepseek-v2-lite",
             78.14,
             8667,
-            {"fsdp": 8, "expert": 8, "recompute": "selective", "compiled_loss": True, **_EXPERTS},
-            _EXPERTS_WHY,
+            {"fsdp": 8, "expert": 8, "recompute": "selective", "compiled_loss": True}
+            | {**_EXPERTS, **_FLEX},
+            _SPREAD_WHY,
+        ),
+        Run(
+            "EP 8, selective",
+            "deepseek-v2-lite",
+            78.14,
+            6721,
+            {"fsdp": 8, "expert": 8, "recompute": "selective", "compiled_loss": True}
+            | {**_EXPERTS, **_PLAIN},
+            _HEADS_WHY,
+            flash=_EFFICIENT,
+        ),
+        Run(
+            "FSDP 2, PP 4, full, FlexAttention",
+            "deepseek-v2-lite",
+            67.11,
+            5048,
+            {"fsdp": 2, "pipeline": 4, "schedule": "interleaved", "num_chunks": 2}
+            | {"num_micro_batches": 8, "recompute": "full", "compiled_loss": True}
+            | {**{k: v for k, v in _EXPERTS.items() if k != "separate_head"}, **_FLEX},
+            _HOST_WHY,
         ),
     ],
     "pull request 2107, DeepSeek-V3 on 512": [
@@ -378,11 +428,17 @@ GROUPS: dict[str, list[Run]] = {
             "deepseek-v3",
             60.18,
             346,
-            {"fsdp": 64, "pipeline": 8, "expert": 32, "seq": 4096, "batch": 16}
-            | {"num_micro_batches": 16, "schedule": "interleaved", "num_chunks": 2}
-            | {"recompute": "full", "compiled": True, "compiled_loss": True, **_SCRIPT}
-            | {"libraries": Libraries.of_torch("2.10", dropped_outputs=True)},
-            _EXPERTS_WHY,
+            {**_V3, **_BATCHED},
+            "The backward of its batched product was slow (issue 2225); how slow is not known.",
+            device="h100-80gb",
+        ),
+        Run(
+            "PP 8, EP 32, DeepEP",
+            "deepseek-v3",
+            56.75,
+            579,
+            {**_V3, **_DEEPEP, "dispatcher": "deepep"},
+            _HOST_WHY,
             device="h100-80gb",
         ),
     ],
@@ -411,13 +467,19 @@ GROUPS: dict[str, list[Run]] = {
     ]
     + [
         Run(
-            "DeepSeek 16B, FSDP 8, EP 8, full",
+            f"DeepSeek 16B, FSDP 8, EP 8, {name}",
             "deepseek-v2-lite",
-            52.02,
-            7444,
-            {"fsdp": 8, "expert": 8, "batch": 4, "recompute": "full", **_LATE, "seq": 4096},
-            _EXPERTS_WHY,
+            gib,
+            tokens,
+            {"fsdp": 8, "expert": 8, "batch": 4, "recompute": recompute, **_LATE, "seq": 4096}
+            | {"libraries": Libraries(traced=True, flex_attention=True)},
+            _SPREAD_WHY,
             device=_ONE_MACHINE,
+        )
+        for name, gib, tokens, recompute in (
+            # All but products of grouped experts (`_get_save_ops`), exchanged tokens too.
+            ("default", 84.78, 8325, f"keep={_SAVED}"),
+            ("full", 52.02, 7444, "full"),
         )
     ],
     "pull request 3914, 8B on 4 GB200": [

@@ -32,7 +32,7 @@ ORDER = 0.02
 def predicted(group: str, index: int) -> Any:
     """What the model says of a run: one efficiency of the device, none of the run."""
     run = GROUPS[group][index]
-    return schedsim.cluster(run.model, device=run.device, **run.options)
+    return schedsim.cluster(run.model, device=run.device, flash=run.flash, **run.options)
 
 
 def rows() -> Iterator[tuple[str, Any, Any]]:
@@ -70,6 +70,7 @@ def claims(instances: Instances) -> Iterator[Claim]:
                 unit="GiB",
                 within=MEMORY * run.gib,
                 seen="text",
+                why=run.memory_why if abs(ours / run.gib - 1) > MEMORY else "",
             )
         if run.active_gib is not None:
             yield Claim(

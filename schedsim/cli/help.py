@@ -29,7 +29,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Cluster": (
         *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert"),
-        *("whole_experts", "schedule"),
+        *("whole_experts", "dispatcher", "hidden_exchange", "uneven", "schedule"),
         *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "chunked_head"),
         *("separate_head", "torch"),
         *(

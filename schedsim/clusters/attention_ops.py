@@ -15,6 +15,9 @@ from .context_ring import ContextRing
 from .layer_blocks import COPY, ELEMENT, SINGLE, BlockWriter, nothing
 from .tape import RankOp
 
+_FLEX = 0.90, 0.85
+"""FlexAttention's rate over FlashAttention-2's, forward and backward (see `_slower`)."""
+
 
 class AttentionWriter(BlockWriter):
     """Writes the first half of a layer."""
@@ -227,7 +230,7 @@ class AttentionWriter(BlockWriter):
                     "mixed'",
                     (tape.gradient("mixed"), *keeps),
                     grads | extra,
-                    flops=2.5 * flops,
+                    flops=2.5 * flops * self._slower[1],
                     moved_bytes=tape.moved(keeps, grads),
                     workspace_bytes=2 * tape.sizes[query],
                     link_s=back_s,
@@ -248,7 +251,8 @@ class AttentionWriter(BlockWriter):
                 "mixed",
                 reads,
                 writes | ({"kv.whole": gathered} if gathered else {}),
-                flops=product * sizes.value if training.eager_attention else flops,
+                flops=(product * sizes.value if training.eager_attention else flops)
+                * self._slower[0],
                 moved_bytes=tape.moved(reads, writes),
                 link_s=forth_s,
                 kind="attention",
@@ -256,6 +260,21 @@ class AttentionWriter(BlockWriter):
             undo,
         )
         return "mixed"
+
+    @property
+    def _slower(self) -> tuple[float, float]:
+        """Time of the attention over that of FlashAttention-2, forward and backward.
+
+        FlexAttention reaches 0.90 of its rate forward and 0.85 backward (He et al., "FlexAttention:
+        The Flexibility of PyTorch with the Performance of FlashAttention", pytorch.org/blog,
+        August 2024), on heads as wide as the next power of two.
+        """
+        if not self.training.libraries.flex_attention:
+            return 1.0, 1.0
+        sizes = self.model.attention
+        padded = sum(1 << (one - 1).bit_length() for one in (sizes.head_width, sizes.value))
+        wider = padded / (sizes.head_width + sizes.value)
+        return wider / _FLEX[0], wider / _FLEX[1]
 
     def _context_s(self, query: str, both: int, made: int, flops: float) -> tuple[float, float]:
         """Seconds of what context-parallel ranks exchange in an attention, forward and backward."""

@@ -106,7 +106,11 @@ def layer_once(
         return LayerOnce(0.0, 0.0, 0.0, reduce_s, 0.0)
     pack_s = unit.pack_s(count)
     return LayerOnce(
-        unit.link_s(gathered_bytes), unit.unpack_s(gathered_bytes), pack_s, reduce_s, pack_s
+        unit.link_s(gathered_bytes),
+        unit.unpack_s(gathered_bytes),
+        pack_s,
+        reduce_s,
+        unit.sum_s(count),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import SchedsimError
 from ..plans.links import LINKS
+from ..workloads.architecture import ExpertSizes
 from ..workloads.devices import Device, get_device
 
 
@@ -96,13 +97,39 @@ class Fabric:
         return 2 * self.gather_s(size_bytes, ranks, span)
 
     def all_to_all_s(self, sent_bytes: float, ranks: int, span: int) -> float:
-        """Seconds in which every rank sends an equal part of `sent_bytes` to every rank."""
+        """Seconds in which every rank sends an equal part of `sent_bytes` to every rank.
+
+        Links of a node and those between nodes are used at the same time.
+        """
         if ranks < 2:
             return 0.0
-        inside = min(ranks, max(1, self.per_node * ranks // max(span, ranks)))
-        near = sent_bytes * (inside - 1) / ranks / (self.near_bytes_per_s * self.link_efficiency)
-        far = sent_bytes * (ranks - inside) / ranks / (self.far_bytes_per_s * self.link_efficiency)
-        return near + far + self._latency_s(ranks)
+        inside = self._inside(ranks, span)
+        near, far = (sent_bytes * others / ranks for others in (inside - 1, ranks - inside))
+        return self._side_by_side_s(near, far) + self._latency_s(ranks)
+
+    def dispatch_s(self, held_bytes: float, ranks: int, span: int, experts: ExpertSizes) -> float:
+        """Seconds in which tokens of `held_bytes` on every rank go to the ranks of their experts.
+
+        A token goes once to each node that holds some of its experts, and from there over the links
+        of that node, meanwhile, once to each rank that does, as DeepEP and HybridEP send it.
+        Experts are drawn with equal chance.
+        """
+        if ranks < 2:
+            return 0.0
+        inside = self._inside(ranks, span)
+        nodes = ranks // inside
+        far = held_bytes * (nodes - 1) * _chance(experts, nodes)
+        near = held_bytes * ranks * _chance(experts, ranks) * (inside - 1) / inside
+        return self._side_by_side_s(near, far) + self._latency_s(ranks)
+
+    def _inside(self, ranks: int, span: int) -> int:
+        """How many of `ranks` lie in one node."""
+        return min(ranks, max(1, self.per_node * ranks // max(span, ranks)))
+
+    def _side_by_side_s(self, near: float, far: float) -> float:
+        """Seconds in which a device sends bytes inside its node, and others to other nodes."""
+        slowest = max(near / self.near_bytes_per_s, far / self.far_bytes_per_s)
+        return slowest / self.link_efficiency
 
     def send_s(self, size_bytes: float, span: int) -> float:
         """Seconds of one message between devices `span` apart."""
@@ -118,6 +145,13 @@ class Fabric:
 
     def _latency_s(self, ranks: int) -> float:
         return self.latency_s * max(1.0, math.log2(ranks))
+
+
+def _chance(experts: ExpertSizes, parts: int) -> float:
+    """The chance that one of `parts`, each with as many experts, holds an expert of a token."""
+    count, active = experts.num_routed, experts.num_active
+    elsewhere = count - count // parts
+    return 1.0 - math.comb(elsewhere, active) / math.comb(count, active)
 
 
 # GB/s that one device sends in one direction; calibrated efficiency, with its source. NVLink 3, 4

@@ -164,7 +164,9 @@ class Float8LayerWriter(LayerWriter):
         )
         return made
 
-    def product(self, given: str, made: str, inner: int, outer: int, tokens: int = 0) -> str:
+    def product(
+        self, given: str, made: str, inner: int, outer: int, tokens: int = 0, weights: int = 1
+    ) -> str:
         """``made = given @ weight`` in 8 bits; the gradient of the weight reads turned casts."""
         tape = self.tape
 
@@ -179,7 +181,7 @@ class Float8LayerWriter(LayerWriter):
         self._run_product(given, made, (inner, outer), undo)
         return made
 
-    def _perceptron(self, given: str, name: str, width: int, tokens: int) -> str:
+    def _perceptron(self, given: str, name: str, width: int, tokens: int, weights: int = 1) -> str:
         """Gate, up and down with one backward, which makes the product of gate and up again."""
         tape, hidden = self.tape, self.model.hidden
         for one in ("gate", "up"):

@@ -12,6 +12,7 @@ from ..errors import UnsupportedError
 from .kept_names import without_host
 from .prediction import ClusterPrediction
 from .stages import StageParts, split_stages
+from .training import Training
 
 FRAMEWORKS = ("torchtitan", "megatron")
 POLICIES = {"torchtitan": ("none", "selective", "full"), "megatron": ("none", "full:1/2", "full")}
@@ -95,6 +96,11 @@ def _check(found: ClusterPrediction, framework: str) -> None:
         (training.eager_attention and titan, "no eager attention", "leave it out"),
         (training.float8 and titan and not training.compiled, "no eager 8 bits", "add --compile"),
         (training.whole_sequence and titan, "no whole sequences", "leave out --whole-sequence"),
+        (
+            training.hidden_exchange and titan,
+            "no exchange of tokens beside another micro-batch",
+            "leave out --hidden-exchange",
+        ),
         (training.async_tensor and not titan, "no asynchronous tensor parallelism", "leave it out"),
         (
             fsdp2 and not titan and degrees.pipeline * degrees.expert > 1,
@@ -147,6 +153,8 @@ def _torchtitan(found: ClusterPrediction) -> str:
         "expert_parallel_degree": degrees.expert,
         **({"expert_tensor_parallel_degree": degrees.expert_parts} if found.model.experts else {}),
     }
+    if training.dispatcher != "alltoall":
+        tables["parallelism"]["expert_parallel_comm_backend"] = training.dispatcher
     if degrees.pipeline > 1:
         tables["parallelism"] |= {
             "pipeline_parallel_schedule": _ORDERS["torchtitan"][training.schedule],
@@ -193,6 +201,17 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
+def _dispatcher(training: Training) -> list[str]:
+    """How Megatron sends tokens to their experts, where that is not its default."""
+    words = []
+    if training.dispatcher != "alltoall":
+        words += ["--moe-token-dispatcher-type flex"]
+        words += [f"--moe-flex-dispatcher-backend {training.dispatcher}"]
+    if training.hidden_exchange:
+        words.append("--overlap-moe-expert-parallel-comm")
+    return words
+
+
 def _megatron(found: ClusterPrediction) -> str:
     degrees, training = found.degrees, found.training
     words = [
@@ -201,6 +220,7 @@ def _megatron(found: ClusterPrediction) -> str:
         f"--context-parallel-size {degrees.context}",
         f"--expert-model-parallel-size {degrees.expert}",
         *(["--expert-tensor-parallel-size 1"] if degrees.whole_experts else []),
+        *_dispatcher(training),
         f"--micro-batch-size {training.micro_batch(degrees)}",
         f"--global-batch-size {training.batch * degrees.data}",
         f"--seq-length {training.seq}",

@@ -18,6 +18,8 @@ ELEMENT = 2
 GRADIENT = "d.out"
 SINGLE = 4
 """Bytes of a number in single precision."""
+_TILE_ROWS = 128
+"""Rows of the tiles in which grouped products are computed (CUTLASS and cuBLAS on Hopper)."""
 COPY = ".copy"
 """Ends the name of what an op writes and drops when it is done."""
 
@@ -64,10 +66,17 @@ class BlockWriter:
         tape.run(RankOp(made, (given, "W"), writes, moved_bytes=forth * size), undo)
         return made
 
-    def product(self, given: str, made: str, inner: int, outer: int, tokens: int = 0) -> str:
-        """``made = given @ weight``, of `inner` by `outer`, already split over ranks."""
+    def product(
+        self, given: str, made: str, inner: int, outer: int, tokens: int = 0, weights: int = 1
+    ) -> str:
+        """``made = given @ weight``, of `inner` by `outer`, already split over ranks.
+
+        `weights` are as many matrices, for a part of the rows each.
+        """
         tape, rows = self.tape, tokens or self.tokens
-        flops, weight = 2.0 * rows * inner * outer, inner * outer * ELEMENT
+        flops, weight = 2.0 * rows * inner * outer, weights * inner * outer * ELEMENT
+        # The last tile of each part is half empty on average; a gradient of weights has no such.
+        tiled = flops * (1 + weights * _TILE_ROWS / 2 / rows) if weights > 1 else flops
         size = rows * outer * ELEMENT
         gradient = f"g.{made}"
         self.weights[gradient] = self.weights.get(gradient, 0) + weight
@@ -82,8 +91,8 @@ class BlockWriter:
                     f"{made}'",
                     (from_out, given, "W"),
                     {d: tape.sizes[given], gradient: weight},
-                    flops=0.0 if low else 2 * flops,
-                    float8_flops=2 * flops if low else 0.0,
+                    flops=0.0 if low else tiled + flops,
+                    float8_flops=tiled + flops if low else 0.0,
                     moved_bytes=moved,
                     kind="product",
                     exact_sums=True,
@@ -96,8 +105,8 @@ class BlockWriter:
                 made,
                 (given, "W"),
                 {made: size},
-                flops=0.0 if low else flops,
-                float8_flops=flops if low else 0.0,
+                flops=0.0 if low else tiled,
+                float8_flops=tiled if low else 0.0,
                 moved_bytes=casts * (size + tape.sizes[given]) + weight,
                 kind="product",
             ),
@@ -268,7 +277,7 @@ class BlockWriter:
 
     def _held(self, *inputs: str) -> None:
         """Inputs and variables of eager modules are held until the last op inside is done."""
-        if not (self.training.compiled or self.training.regather):
+        if not (self.training.is_graph or self.training.regather):
             last = self.tape.forward[-1]
             reads = tuple(dict.fromkeys((*last.reads, *inputs)))
             self.tape.forward[-1] = replace(last, reads=reads)

@@ -2,15 +2,16 @@
 
 - Between products the sequence is split over the tensor-parallel ranks; it is gathered before a
   product and reduce-scattered after (Korthikanti et al. 2022, section 4.2.2).
-- Experts get equal numbers of tokens. A token is sent to its experts and back by two all-to-alls.
+- Experts are in `schedsim.clusters.expert_ops`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .attention_ops import AttentionWriter
-from .layer_blocks import ELEMENT, GRADIENT
+from .expert_ops import ExpertWriter
+from .hidden_exchange import with_hidden_exchange
+from .layer_blocks import GRADIENT
 from .tape import RankOp
 
 
@@ -39,7 +40,7 @@ class LayerOps:
     sizes: dict[str, int]
 
 
-class LayerWriter(AttentionWriter):
+class LayerWriter(ExpertWriter):
     """Writes a layer to a tape, op by op."""
 
     def layer(self, experts: bool) -> LayerOps:
@@ -49,14 +50,15 @@ class LayerWriter(AttentionWriter):
         self._hold_weights()
         self.tape.finish(output, GRADIENT)
         input_gradient = self.tape.gradient("x")
-        return LayerOps(
-            tuple(self.tape.forward),
-            tuple(self.tape.backward),
-            output,
-            input_gradient,
-            self.weights,
-            self.tape.sizes,
-        )
+        forward, backward = tuple(self.tape.forward), tuple(self.tape.backward)
+        if self._hides_exchange:
+            forward, backward = with_hidden_exchange(forward, backward, self.fabric)
+        return LayerOps(forward, backward, output, input_gradient, self.weights, self.tape.sizes)
+
+    @property
+    def _hides_exchange(self) -> bool:
+        """Whether there is another micro-batch to exchange tokens beside."""
+        return self.training.hidden_exchange and self.training.micro_batches(self.degrees) > 1
 
     def _dense(self, given: str) -> str:
         normed = self._before(given, "n2")
@@ -66,73 +68,3 @@ class LayerWriter(AttentionWriter):
         self._held(normed, whole, "act")
         part = self._after(part, "m.normed")
         return self.add(given, part, "out", dropout=self.model.dropout)
-
-    def _perceptron(self, given: str, name: str, width: int, tokens: int) -> str:
-        hidden = self.model.hidden
-        gate = self.product(given, f"{name}gate", hidden, width, tokens)
-        size = self.tape.sizes[gate]
-        if not self.model.gated:
-            act = self.pointwise((gate,), f"{name}act", size, saved=(gate,))
-        elif self.training.compiled or self.training.regather:
-            up = self.product(given, f"{name}up", hidden, width, tokens)
-            act = self.pointwise((gate, up), f"{name}act", size, saved=(gate, up))
-        else:
-            silu = self.pointwise((gate,), f"{name}silu", size, saved=(gate,))
-            up = self.product(given, f"{name}up", hidden, width, tokens)
-            act = self.pointwise((silu, up), f"{name}act", size, saved=(silu, up))
-        return self.product(act, f"{name}down", width, hidden, tokens)
-
-    def _experts(self, given: str) -> str:
-        experts, degrees = self.model.experts, self.degrees
-        assert experts is not None
-        alone = degrees.whole_experts  # each tensor-parallel rank sends the tokens of its part
-        normed = self._before(given, "n2")
-        whole = normed if alone else self.gather(normed, "n2.whole")
-        tokens = self.tokens // (degrees.tensor if alone else 1)
-        scores = self.product(whole, "scores", self.model.hidden, experts.num_routed, tokens)
-        # Tensor-parallel ranks split the width of every expert, expert-parallel ranks the experts.
-        sent_tokens = tokens * experts.num_active
-        sent = self.pointwise((whole,), "sent", sent_tokens * self.model.hidden * ELEMENT)
-        ready = self._exchange(sent, "arrived")
-        local = experts.num_routed // degrees.expert
-        before = dict(self.weights)
-        width = experts.width // degrees.expert_parts
-        routed = self._perceptron(ready, "e.", width, sent_tokens)
-        for one, size in self.weights.items():
-            if one not in before:
-                self.weights[one] = size * local
-        back = self._exchange(routed, "returned")
-        size = self.part if alone else self.whole
-        mixed = self.pointwise((back, scores), "combined", size, saved=(back, scores))
-        shared = ""
-        if experts.shared_width:
-            width = experts.shared_width // degrees.tensor
-            read = self.gather(normed, "n2.whole") if alone else whole
-            shared = self._perceptron(read, "s.", width, self.tokens)
-            if alone:
-                shared = self.scatter(shared, "s.part")
-            mixed = self.add(mixed, shared, "m.sum")
-        part = mixed if alone else self.scatter(mixed, "m.part")
-        return self.add(given, self._after(part, "m.normed"), "out")
-
-    def _exchange(self, given: str, made: str) -> str:
-        """Each token to the rank that holds its expert, or back."""
-        tape, ranks = self.tape, self.degrees.expert
-        if ranks == 1:
-            return given
-        size = tape.sizes[given]
-        seconds = self.fabric.all_to_all_s(size, ranks, ranks * self.degrees.expert_parts)
-
-        def undo() -> None:
-            d = tape.new_gradient(given)
-            reads = (tape.gradient(made),)
-            tape.emit(
-                RankOp(f"{made}'", reads, {d: size}, stream="expert", link_s=seconds, kind="gather")
-            )
-            tape.give(given, d)
-
-        tape.run(
-            RankOp(made, (given,), {made: size}, stream="expert", link_s=seconds, kind="gather"),
-            undo,
-        )
-        return made

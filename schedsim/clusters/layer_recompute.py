@@ -103,12 +103,14 @@ def check_kept_names(
             )
 
 
-def as_needed(again: Sequence[RankOp], backward: Sequence[RankOp]) -> list[tuple[RankOp, bool]]:
+def as_needed(
+    again: Sequence[RankOp], backward: Sequence[RankOp], *, anew: bool = True
+) -> list[tuple[RankOp, bool]]:
     """The backward with each op that runs `again` right before the first one that needs it.
 
-    torch.compile orders the backward of its code so. It writes what attention reads anew for each
-    of its kernels: pointwise inputs of an attention that runs again are made twice. The flag says
-    which ops run again.
+    torch.compile orders the backward of its code so, and torchtitan's GraphTrainer its graph.
+    Compiled code writes what attention reads `anew` for each of its kernels: pointwise inputs of an
+    attention that runs again are made twice. The flag says which ops run again.
     """
     made = {tensor: op for op in again for tensor in op.writes}
     done: set[str] = set()
@@ -121,7 +123,7 @@ def as_needed(again: Sequence[RankOp], backward: Sequence[RankOp]) -> list[tuple
                 run(source, True)
         if is_again:
             done.add(op.name)
-            if op.kind == "attention":
+            if anew and op.kind == "attention":
                 sources = [made[tensor] for tensor in op.reads if tensor in made]
                 done.difference_update(one.name for one in sources if one.kind == "pointwise")
         found.append((op, is_again))
@@ -134,7 +136,7 @@ def as_needed(again: Sequence[RankOp], backward: Sequence[RankOp]) -> list[tuple
 def repeated_ops(layer: LayerOps, kept: set[str], training: Training) -> list[RankOp]:
     """Ops of the forward that run again before the backward, in order.
 
-    Compiled, those that the backward needs. Eager, every op up to the last one that it needs, but
+    In a graph, those that the backward needs. Eager, every op up to the last one that it needs, but
     for those whose outputs are kept: a checkpoint runs the forward as it is written.
     """
     made = {tensor: op for op in layer.forward for tensor in op.writes}
@@ -147,7 +149,7 @@ def repeated_ops(layer: LayerOps, kept: set[str], training: Training) -> list[Ra
             last = max(last, k)
             again.add(op.name)
             needed |= {t for t in op.reads if t in made and t not in kept}
-    if training.compiled:
+    if training.is_graph:
         return [op for op in layer.forward if op.name in again]
     ran = layer.forward[: last + 1]
     return [op for op in ran if op.name in again or not kept.issuperset(_lasting(op))]

@@ -54,8 +54,8 @@ def backward_ops(
     layer: LayerOps, again: Sequence[RankOp], training: Training
 ) -> list[tuple[RankOp, bool]]:
     """The ops of a backward in the order in which a rank runs them; whether each runs `again`."""
-    if training.compiled:
-        return as_needed(again, layer.backward)
+    if training.is_graph:
+        return as_needed(again, layer.backward, anew=training.compiled)
     first = before_recomputing(layer.backward, training) if again else 0
     ops = [(op, False) for op in layer.backward[:first]]
     ops += [(op, True) for op in again]

@@ -48,6 +48,15 @@ class Libraries:
     whole_heads
         Tensor-parallel ranks gather queries and keys of all heads behind their norms, turn them
         whole and cut them again (torchtitan's Qwen 3 of September 2025).
+    routes
+        The kernels that sort, weigh and add up tokens of experts
+        (`schedsim.clusters.token_routes.ROUTES`); by default those of today.
+    flex_attention
+        Attention is PyTorch's FlexAttention (torchtitan's DeepSeek since August 2025).
+    traced
+        Ranks run the ops of a graph of the whole step, one by one (torchtitan's GraphTrainer): what
+        runs again does so right before the first op of the backward that reads it, and no module
+        holds what no later op reads.
     """
 
     wide_norm: bool = False
@@ -57,6 +66,9 @@ class Libraries:
     dropped_outputs: bool = False
     packed_apart: bool = False
     whole_heads: bool = False
+    routes: str = ""
+    flex_attention: bool = False
+    traced: bool = False
 
     @classmethod
     def of_torch(cls, version: str, **others: Any) -> Libraries:
@@ -92,8 +104,8 @@ class Libraries:
                 f"--torch {version} is not known: its code was not read",
                 hint=f"{'.'.join(map(str, _FIRST))} to {'.'.join(map(str, _LAST))}",
             )
-        of_version = cls(**{name: number <= last for name, last in _UP_TO.items()})
-        return replace(of_version, **others)
+        ways: dict[str, Any] = {name: number <= last for name, last in _UP_TO.items()}
+        return replace(cls(**ways), **others)
 
     @classmethod
     def of_step(cls, version: str, model: Architecture, state: str) -> Libraries:

@@ -127,7 +127,7 @@ class LayerOpsWriter(HeadWriter):
             read = {t for op in (*again, *layer.backward) for t in op.reads}
             # The list of an eager policy holds what it keeps, read or not.
             listed = policy == "selective" or kept_names(policy) is not None
-            idle = listed and not self.training.compiled
+            idle = listed and not self.training.is_graph
             self._again[key] = again, (kept - read if idle else set())
         return self._again[key]
 

@@ -19,6 +19,7 @@ from .rank_memory import rank_actions
 from .rank_step import RankStep
 from .stages import StageParts, layer_policies, rank_stages, split_stages
 from .training import Training
+from .unit_seconds import UnitSeconds
 
 if TYPE_CHECKING:
     from ..simulation.result import Simulation
@@ -110,14 +111,18 @@ def _pipeline_time(
         times.append(seen[key])
     tokens = training.micro_batch(degrees) * training.seq // degrees.context
     part = tokens * model.hidden * 2 // training.sequence_ranks(degrees)
+    unit = UnitSeconds(degrees, training, fabric)
+    sums = [unit.stage_sums_s(model, stage) for stage in stages]
     forward = [forward_s for forward_s, _, _, _ in times]
-    backward = [backward_s for _, backward_s, _, _ in times]
+    backward = [one[1] + sums_s for one, sums_s in zip(times, sums, strict=True)]
     order = order_arrays(training.schedule, degrees.pipeline, count, training.num_chunks)
     makespan_s = order_makespan(
         order, forward, backward, message_link(degrees, fabric).time_s(part)
     )
     mine = [rank_stages(stages, degrees, rank) for rank in range(degrees.pipeline)]
-    busy = [count * sum(sum(times[one.number][:2]) for one in some) for some in mine]
+    busy = [
+        count * sum(forward[one.number] + backward[one.number] for one in some) for some in mine
+    ]
     # Gathering before the first micro-batch, reducing after the last, and the optimizer.
     ends = [sum(times[one.number][2] for one in some) for some in mine]
     longest = max(range(len(times)), key=lambda k: times[k][0] + times[k][1])

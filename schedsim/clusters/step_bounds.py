@@ -22,6 +22,7 @@ from .rank_memory import lasting_bytes
 from .rank_time import message_link
 from .stages import StageParts, layer_share, rank_stages, split_stages, stage_policies
 from .training import Training
+from .unit_seconds import UnitSeconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,8 @@ class StepBounds:
             *(training.compiled, training.float8, training.eager_attention, training.regather),
             *(training.state, training.async_tensor, training.whole_sequence, training.libraries),
             training.micro_batch(degrees) > 1,
+            *(training.dispatcher, training.hidden_exchange, training.uneven),
+            training.micro_batches(degrees) > 1,
         )
 
     def layer_costs(
@@ -305,7 +308,8 @@ class StepBounds:
             first = self.layer_input_bytes(degrees, training)
             self._seconds[key] = _StageSeconds(
                 sum(one.forward_s for one in costs),
-                sum(one.backward_s for one in costs),
+                sum(one.backward_s for one in costs)
+                + UnitSeconds(degrees, training, self.fabric).stage_sums_s(self.model, stage),
                 max(0, sum(one.host_bytes for one in costs) - first),
             )
         return self._seconds[key]

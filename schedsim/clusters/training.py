@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from ..errors import SchedsimError
@@ -10,6 +11,7 @@ from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .kept_names import kept_names, on_host, split_host
 from .libraries import LATEST, Libraries
+from .token_routes import ROUTES
 
 RECOMPUTE = ("none", "core", "selective", "full")
 """The policies of a layer. ``none``: nothing. ``core``: attention alone. ``selective``: keep
@@ -23,6 +25,11 @@ STATES = ("fsdp2", "megatron", "bf16")
 bf16 copy gathered for use, gradients reduced in fp32. ``megatron``: bf16 parameters and fp32
 gradients on every rank, fp32 parameter and moments sharded over the data-parallel ranks (ZeRO-1).
 ``bf16``: parameter, gradient and moments in bf16 on every rank that holds them."""
+
+DISPATCHERS = ("alltoall", "deepep")
+"""How tokens get to their experts. ``alltoall``: a copy of a token for each of its experts.
+``deepep``: a token goes once to each node that holds some of them, and there once to each rank that
+does (DeepEP and HybridEP)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,14 @@ class Training:
         handed out its own (``logits = model(batch)`` without ``del logits``).
     expandable
         Whether the allocator's segments grow (``expandable_segments:True``).
+    dispatcher
+        One of `DISPATCHERS`.
+    hidden_exchange
+        Whether tokens of one micro-batch go to their experts and back beside the computation of
+        another (Megatron's ``--overlap-moe-expert-parallel-comm``).
+    uneven
+        Tokens that the expert-parallel rank with the most of them gets, over those that each would
+        get if they were spread evenly: all ranks wait for it. It sorts as many as the others here.
     libraries : Libraries
         What the ranks' libraries do otherwise than PyTorch 2.15.
     """
@@ -114,7 +129,15 @@ class Training:
     wide_logits: bool = False
     expandable: bool = False
     held_logits: bool = False
+    dispatcher: str = "alltoall"
+    hidden_exchange: bool = False
+    uneven: float = 1.0
     libraries: Libraries = LATEST
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether layers run as graphs, compiled or op by op, and not as eager modules."""
+        return self.compiled or self.libraries.traced
 
     def micro_batches(self, degrees: Degrees) -> int:
         """How many micro-batches the step has."""
@@ -158,12 +181,23 @@ class Training:
             raise SchedsimError(
                 f"libraries {self.libraries!r} is no Libraries", hint='or give torch="2.8"'
             )
+        if self.libraries.routes not in ("", *ROUTES):
+            raise SchedsimError(
+                f"routes {self.libraries.routes!r} of the libraries is unknown",
+                hint=f"one of {', '.join(ROUTES)}",
+            )
 
     def check_numbers(self) -> None:
         """Raise `SchedsimError`, naming the option, if a number is none of its kind."""
         for name in ("seq", "batch", "num_chunks", "loss_chunks"):
             _at_least(name, getattr(self, name), 1)
         _at_least("num_micro_batches", self.num_micro_batches, 0)
+        number = isinstance(self.uneven, int | float) and not isinstance(self.uneven, bool)
+        if not number or not 1 <= self.uneven < math.inf:
+            raise SchedsimError(
+                f"--uneven {self.uneven!r} is not a number from 1 on",
+                hint="1.5 gives the fullest rank half more tokens than the mean",
+            )
 
     def check(self, model: Architecture, degrees: Degrees) -> None:
         """Raise `SchedsimError`, naming the option, if settings contradict each other."""
@@ -171,6 +205,7 @@ class Training:
         self.check_numbers()
         _one_of("state", self.state, STATES)
         _one_of("schedule", self.schedule, tuple(ORDERS))
+        _one_of("dispatcher", self.dispatcher, DISPATCHERS)
         if self.zero_stage not in (2, 3):
             raise SchedsimError(
                 f"--zero {self.zero_stage!r} is not 2 or 3",
@@ -216,6 +251,11 @@ class Training:
                 f"{degrees.pipeline * self.num_chunks} stages for {model.num_layers} layers",
                 hint="fewer --pipeline or --chunks; embedding and head may be stages by themselves",
             )
+        if self.hidden_exchange and degrees.pipeline > 1 and self.schedule != "interleaved":
+            raise SchedsimError(
+                "--hidden-exchange with a pipeline needs --schedule interleaved",
+                hint="Megatron's overlap has no other order: add --chunks too, or leave it out",
+            )
         if self.whole_sequence and degrees.whole_experts:
             raise SchedsimError(
                 "--whole-experts with --whole-sequence is not modelled",
@@ -259,6 +299,14 @@ class Training:
                 "it is of tensor-parallel ranks that split the sequence",
             ),
             (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
+            *(
+                (given, model.experts is not None, f"--{name}", f"{model.name} has no experts")
+                for name, given in (
+                    ("dispatcher", self.dispatcher != "alltoall"),
+                    ("hidden-exchange", self.hidden_exchange),
+                    ("uneven", self.uneven != 1),
+                )
+            ),
             (
                 self.loss_chunks > 1,
                 not self.compiled_loss or self.chunked_head,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .fabric import Fabric
+from .stages import StageParts, layer_share
 from .training import Training
 
 
@@ -27,8 +29,21 @@ class UnitSeconds:
         return self.fabric.op_s(0, 0, 2 * gathered_bytes)
 
     def pack_s(self, count: int) -> float:
-        """Copying 16-bit gradients into a buffer of fp32; adding them to a sum takes as long."""
+        """Copying 16-bit gradients into a buffer of fp32."""
         return self.fabric.op_s(0, 0, 6 * count)
+
+    def sum_s(self, count: int) -> float:
+        """Adding 16-bit gradients of a micro-batch to their sum in fp32, which FSDP2 keeps."""
+        return self.fabric.op_s(0, 0, 10 * count)
+
+    def stage_sums_s(self, model: Architecture, stage: StageParts) -> float:
+        """Adding the gradients of the layers of a pipeline's stage to their sums, a micro-batch.
+
+        Megatron's products do so themselves.
+        """
+        if self.training.state != "fsdp2" or self.training.micro_batches(self.degrees) == 1:
+            return 0.0
+        return sum(self.sum_s(layer_share(model, self.degrees, one)) for one in stage.layers)
 
     def reduce_s(self, count: int, shard: int) -> float:
         """Reducing gradients of `count` parameters, of which the rank keeps `shard`."""

@@ -95,6 +95,11 @@ CLUSTER = {
     "--pipeline": sample("2", batch="2"),
     "--context": sample("2"),
     "--expert": sample("2", preset="deepseek-v2-lite"),
+    "--dispatcher": sample("deepep", preset="deepseek-v2-lite", expert="2"),
+    "--hidden-exchange": sample(
+        preset="deepseek-v2-lite", expert="2", batch="2", micro_batches="2"
+    ),
+    "--uneven": sample("1.5", preset="deepseek-v2-lite", expert="2"),
     "--whole-experts": sample(preset="deepseek-v2-lite", tensor="2"),
     "--seq": sample("256"),
     "--batch": sample("2"),

@@ -41,6 +41,13 @@ _OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
     ("--zero", "zero_stage", int, "ZeRO stage: 3 gathers parameters twice a step, 2 once."),
     ("--loss-chunks", "loss_chunks", int, "Parts in which the loss is computed."),
     ("--torch", "torch", str, "Version of PyTorch that the ranks run, from 2.3 on [2.15]."),
+    (
+        "--dispatcher",
+        "dispatcher",
+        str,
+        "How tokens get to experts: alltoall (default), or deepep (once to each node).",
+    ),
+    ("--uneven", "uneven", float, "Tokens of the fullest expert-parallel rank over the mean [1]."),
     ("--state", "state", str, "Formats of the model state: fsdp2 (default), megatron or bf16."),
 )
 _SWITCHES: tuple[tuple[str, str, str], ...] = (
@@ -48,6 +55,11 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
     ("--float8", "float8", "Matrix products of the layers run in 8 bits."),
     ("--compile-loss", "compiled_loss", "Compile the loss."),
     ("--whole-experts", "whole_experts", "Keep experts whole on tensor-parallel ranks (ETP 1)."),
+    (
+        "--hidden-exchange",
+        "hidden_exchange",
+        "Exchange tokens of experts beside the computation of another micro-batch.",
+    ),
     ("--chunked-head", "chunked_head", "Compute head and loss chunk by chunk."),
     ("--separate-head", "separate_head", "Gather embedding and head separately."),
     ("--fused-optimizer", "fused_optimizer", "Use an optimizer without temporary copies."),

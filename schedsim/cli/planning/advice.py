@@ -19,6 +19,7 @@ from ..options.rule_options import rule_words
 from ..options.typed_sizes import number_text, size_text
 from ..show import percent, working
 from ..shown.allocations import allocator_words
+from .order_advice import least_in_free_order, order_saves
 from .request import DEFAULT_PLANNER, FLAGS, PlanRequest
 
 
@@ -40,8 +41,13 @@ def option_words(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> l
     ]
 
 
-def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None:
-    """Print the commands that save, replay, draw and explain the plan, and compare planners."""
+def show_next(
+    request: PlanRequest, loaded: Loaded, plan: Plan, store_all_bytes: int, options: dict[str, Any]
+) -> None:
+    """Print the commands that save, replay, draw and explain the plan, and compare planners.
+
+    One more asks for a free order of a graph's ops, where that needs clearly less.
+    """
     arguments, budget = request.source.arguments(), size_text(plan.budget_bytes)
     file = shlex.quote(request.output or "plan.json")
     steps = []
@@ -60,6 +66,9 @@ def show_next(request: PlanRequest, plan: Plan, options: dict[str, Any]) -> None
             "other planners",
         ),
     ]
+    if saves := order_saves(request, loaded, plan, store_all_bytes):
+        same = option_words(request, plan, {**options, "order": "free"})
+        steps.append((" ".join(["schedsim plan", arguments, "--mem", budget, *same]), saves))
     width = max(len(step) for step, _ in steps)
     click.echo("\nnext")
     for step, why in steps:
@@ -80,6 +89,8 @@ def explain_infeasible(request: PlanRequest, loaded: Loaded, plan: Plan) -> None
         click.echo(f"hint: {plan.least.hint(asked, set_by)}", err=True)
     with working("looking at what would lower it"):
         rows = _changes(request, plan)
+        if freer := least_in_free_order(request, loaded, plan):
+            rows.append(freer)
     if rows:
         click.echo("\nwhat would lower it", err=True)
         width = max(len(label) for label, _, _ in rows)

@@ -63,7 +63,7 @@ def plan_one(request: PlanRequest) -> int:
         show_plan(loaded, plan, everything)
     click.echo(proven, err=request.as_json, nl=bool(proven))
     if not request.as_json:
-        show_next(request, plan, options)
+        show_next(request, loaded, plan, everything.peak_bytes, options)
     return INTERRUPTED if plan.search.interrupted else YES
 
 

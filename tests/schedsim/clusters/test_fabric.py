@@ -1,10 +1,12 @@
 """Times of ops and of collectives, against their closed forms."""
 
+import numpy as np
 import pytest
 
 import schedsim
 from schedsim import SchedsimError
 from schedsim.clusters import get_fabric
+from schedsim.workloads.architecture import ExpertSizes
 
 
 def test_the_slower_of_arithmetic_and_traffic():
@@ -34,6 +36,37 @@ def test_an_exchange_inside_a_node_is_faster():
     """Tokens that stay in the node go over its own links."""
     fabric = get_fabric("h100-80gb")
     assert fabric.all_to_all_s(1e9, 8, 8) < fabric.all_to_all_s(1e9, 8, 64)
+
+
+def test_links_inside_and_between_nodes_exchange_side_by_side():
+    """Of two nodes, the half that goes to the other one is slower: the rest costs nothing more."""
+    fabric = get_fabric("h100-80gb")
+    far = 8e9 / 2 / (50e9 * 0.75)
+    assert fabric.all_to_all_s(8e9, 16, 16) == pytest.approx(far + 4 * fabric.latency_s)
+
+
+def test_a_token_is_dispatched_once_to_each_node():
+    """Experts are drawn without replacement: who holds one of them is counted by drawing."""
+    fabric = get_fabric("h100-80gb")
+    for experts, ranks in ((ExpertSizes(128, 8, 768), 16), (ExpertSizes(256, 8, 2048), 32)):
+        rng = np.random.default_rng(0)
+        drawn = np.stack(
+            [rng.permutation(experts.num_routed)[: experts.num_active] for _ in range(4000)]
+        )
+        local = experts.num_routed // ranks
+        nodes = np.mean([len(set(row // local // 8) - {0}) for row in drawn])
+        far = 1e9 * nodes / (50e9 * 0.75) + np.log2(ranks) * fabric.latency_s
+        assert fabric.dispatch_s(1e9, ranks, ranks, experts) == pytest.approx(far, rel=0.01)
+        everywhere = fabric.all_to_all_s(1e9 * experts.num_active, ranks, ranks)
+        assert fabric.dispatch_s(1e9, ranks, ranks, experts) < everywhere / 2
+
+
+def test_inside_a_node_a_token_is_sent_once_to_each_rank():
+    """With two experts of eight, each on a rank of its own: two copies, of which 7/8 leave."""
+    fabric = get_fabric("h100-80gb")
+    seconds = fabric.dispatch_s(1e9, 8, 8, ExpertSizes(8, 2, 64))
+    assert seconds == pytest.approx(fabric.all_to_all_s(2e9, 8, 8))
+    assert fabric.dispatch_s(1e9, 1, 1, ExpertSizes(8, 2, 64)) == 0.0
 
 
 def test_attention_is_as_fast_as_its_kernel():

@@ -30,6 +30,7 @@ TORCHTITAN = {
         "context_parallel_degree",
         "expert_parallel_degree",
         "expert_tensor_parallel_degree",
+        "expert_parallel_comm_backend",  # since December 2025
     },
     "activation_checkpoint": {"mode", "selective_ac_option"},
     "compile": {"enable", "components"},
@@ -215,3 +216,21 @@ def test_a_search_for_a_framework_finds_what_it_can_say(framework, state):
     tight = choose("llama3.2-1b", full, framework=framework, **words)
     assert tight.best.training.recompute != "none"
     assert launch_settings(tight.best, framework)
+
+
+EXPERTS = {"fsdp": 8, "expert": 8, "seq": 512, "batch": 2, "num_micro_batches": 2}
+
+
+def test_tokens_are_dispatched_in_the_words_of_each_framework():
+    """DeepEP by its name; the exchange beside another micro-batch is Megatron's alone."""
+    settings = titan("qwen3-30b-a3b", dispatcher="deepep", **EXPERTS)["parallelism"]
+    assert settings["expert_parallel_comm_backend"] == "deepep"
+    assert "expert_parallel_comm_backend" not in titan("qwen3-30b-a3b", **EXPERTS)["parallelism"]
+    own = {"state": "megatron", "dispatcher": "deepep", "hidden_exchange": True}
+    flags = megatron("qwen3-30b-a3b", **own, **EXPERTS)
+    assert flags["--moe-token-dispatcher-type"] == "flex"
+    assert flags["--moe-flex-dispatcher-backend"] == "deepep"
+    assert "--overlap-moe-expert-parallel-comm" in flags
+    step = schedsim.cluster("qwen3-30b-a3b", hidden_exchange=True, **EXPERTS)
+    with pytest.raises(UnsupportedError, match="no exchange of tokens beside"):
+        launch_settings(step, "torchtitan")

@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 from cluster_layers import FABRIC, layer
 
-from schedsim.clusters import Degrees, Training, get_architecture
+from schedsim.clusters import Degrees, Libraries, Training, get_architecture
 from schedsim.clusters.layer_ops import LayerWriter
 from schedsim.clusters.layer_recompute import as_needed, kept_tensors, repeated_ops
+from schedsim.clusters.layer_spans import backward_ops
 
 
 def test_what_torchtitan_keeps():
@@ -53,6 +54,17 @@ def test_selective_keeps_no_product_of_a_group_of_experts(name, products):
     """torchtitan's list has ``mm`` and not ``_grouped_mm``, and does not count the router's."""
     made, training = layer(name, 8, Degrees(fsdp=8, expert=8))
     assert kept_tensors(made, "selective", training) == products | {"mixed", "lse"}
+
+
+def test_a_traced_graph_runs_an_op_again_once_right_before_it_is_read():
+    """As compiled code, but that what an attention reads is there for its backward too."""
+    made, training = layer("llama3-8b", 64, libraries=Libraries(traced=True))
+    again = repeated_ops(made, kept_tensors(made, "full", training), training)
+    order = backward_ops(made, again, training)
+    assert [op for op, is_again in order if not is_again] == list(made.backward)
+    assert Counter(op.name for op, is_again in order if is_again) == {op.name: 1 for op in again}
+    first_of_attention = next(k for k, (op, _) in enumerate(order) if op.name == "mixed")
+    assert first_of_attention > 0  # the MLP's gradient of its last product comes first
 
 
 @pytest.mark.parametrize("policy", ["full", "selective", "keep=gate"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedsim.clusters import Degrees, Training, get_fabric
+from schedsim.clusters import Degrees, Training, get_architecture, get_fabric
+from schedsim.clusters.stages import split_stages
 from schedsim.clusters.unit_seconds import UnitSeconds
 
 COUNT = 1 << 24
@@ -43,3 +44,19 @@ def test_copies_move_what_they_read_and_write():
 def test_only_megatrons_optimizer_waits_for_the_next_parameters():
     fsdp, megatron = (unit(state).optimizer_s(SHARD, COUNT, 2) for state in ("fsdp2", "megatron"))
     assert megatron - fsdp == pytest.approx(unit("megatron").link_s(2 * COUNT) / 2)
+
+
+def test_sums_of_a_pipelines_stage_read_and_write_fp32():
+    """2 + 4 bytes are read and 4 written for each parameter; Megatron's products add themselves."""
+    stages = split_stages(get_architecture("llama3-8b"), Degrees(pipeline=4), Training())
+    model, seconds = get_architecture("llama3-8b"), {}
+    for state in ("fsdp2", "megatron"):
+        training = Training(seq=8, batch=4, state=state)
+        own = UnitSeconds(Degrees(pipeline=4), training, get_fabric("h100-80gb"))
+        seconds[state] = own.stage_sums_s(model, stages[1])
+    count = len(stages[1].layers) * model.layer_parameters(1)
+    assert seconds["fsdp2"] == pytest.approx(own.fabric.op_s(0, 0, 10 * count))
+    assert seconds["megatron"] == 0.0
+    once = Training(seq=8, batch=1, num_micro_batches=1)
+    one = UnitSeconds(Degrees(pipeline=4), once, own.fabric)
+    assert one.stage_sums_s(model, stages[1]) == 0.0
