@@ -366,6 +366,10 @@ def report(rows: list[dict[str, Any]]) -> str:
         ),
         "",
     ]
+    loads = [row["load"] for row in rows if "load" in row]
+    if loads:
+        text = f"- The machine's load was {min(loads):.0f} to {max(loads):.0f} meanwhile."
+        lines[-1:] = [text, ""]
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]
         by_run = [

@@ -106,3 +106,11 @@ def test_a_setting_of_several_runs_has_their_median():
     assert text.count("| selective |") == 1
     assert "at most the budget in 3 of 3; 0 budgets are refused" in text
     assert "(in one run" not in compiled.report(rows[:1])
+
+
+def test_the_table_says_how_busy_the_machine_was():
+    row = {"model": "gpt2", "quick": True, "memory": "kept", "setting": "ours 80%"}
+    row |= {"status": "infeasible"}
+    assert "load" not in compiled.report([row])
+    rows = [row | {"load": 2.2}, row | {"load": 9.7}]
+    assert "- The machine's load was 2 to 10 meanwhile." in compiled.report(rows)

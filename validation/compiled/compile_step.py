@@ -23,6 +23,7 @@ from .fuse import fused, fused_without
 from .group import CompileWarning as CompileWarning
 from .group import FusedGroup, Groups, OverwritingGroup, reason
 from .joining import JoinedRuns, join_runs
+from .neighbours import beside_their_like
 from .trial_runs import try_on_device
 from .zero_gradients import keeps_layouts
 
@@ -98,6 +99,7 @@ class StepJoiner:
     def __call__(self, graph: Graph, runs: Sequence[int]) -> JoinedRuns:
         """`runs` of `graph` joined, within the peak that they have without joining."""
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
+        runs = beside_their_like(self._program, graph, runs)
         limit = peak - graph.static_bytes
         joined = join_runs(self._program, runs, limit, self._groups, self._measured)
         return replace(joined, program=call_directly(bake_views(joined.program)))

@@ -191,7 +191,7 @@ class Groups:
     Attributes
     ----------
     known
-        The groups, by key.
+        The groups that steps need, by key; not those that `join` makes.
     tried
         Code that has run on the device, before any step: its name, and where its arguments lay.
     """
@@ -200,6 +200,8 @@ class Groups:
         self.known: dict[str, FusedGroup] = {}
         self.tried: set[Trial] = set()
         self._some = False  # whether inductor has compiled any
+        self._joined: dict[str, FusedGroup] = {}
+        self._failing: set[str] = set()  # of those
 
     def compile(self) -> None:
         """Compile all groups, and what writes over their inputs.
@@ -246,6 +248,30 @@ class Groups:
             line = f"a group of ops runs uncompiled, within the budget: {reason(why)} ({group.ops})"
             warn_user(line, CompileWarning)
 
+    def compile_joined(self, groups: Sequence[FusedGroup]) -> set[str]:
+        """Compile `groups`, made by `join`, beside each other.
+
+        Returns
+        -------
+        set of str
+            The keys of those that inductor cannot compile, which it is not asked for again.
+        """
+        begun: list[tuple[FusedGroup, list[Callable[[], None]]]] = []
+        for group in groups:
+            if group.key in self._failing:
+                continue
+            try:
+                begun.append((group, group.begin()))
+            except Exception:  # whatever a pass of inductor raises
+                self._failing.add(group.key)
+        for group, waits in begun:
+            try:
+                for wait in waits:
+                    wait()
+            except Exception:  # the C++ compiler's
+                self._failing.add(group.key)
+        return {group.key for group in groups} & self._failing
+
     def join(
         self, program: Program, parts: Sequence[Call], outputs: Sequence[int]
     ) -> tuple[FusedGroup, list[int]]:
@@ -260,18 +286,25 @@ class Groups:
         inputs: dict[int, None] = {}
         calls = _flattened(program, parts, local, inputs)
         made = [local[v] for v in outputs]
-        return self._known(calls, [_layout(program.values[v]) for v in inputs], made), list(inputs)
+        layouts = [_layout(program.values[v]) for v in inputs]
+        return self._known(calls, layouts, made, joined=True), list(inputs)
 
     def _known(
-        self, calls: Sequence[Call], layouts: Sequence[Layout], outputs: Sequence[int]
+        self,
+        calls: Sequence[Call],
+        layouts: Sequence[Layout],
+        outputs: Sequence[int],
+        *,
+        joined: bool = False,
     ) -> FusedGroup:
         key = "\n".join(
             [str(list(layouts)), str(list(outputs))]
             + [f"{p.outputs} = {p.target}{p.args}{p.kwargs}" for p in calls]
         )
-        group = self.known.get(key)
+        group = self.known.get(key) or (self._joined.get(key) if joined else None)
         if group is None:
-            group = self.known[key] = FusedGroup(key, calls, layouts, outputs)
+            group = FusedGroup(key, calls, layouts, outputs)
+            (self._joined if joined else self.known)[key] = group
         return group
 
     def make(

@@ -39,6 +39,15 @@ Measure = Callable[[Program, Call], tuple[float, int]]
 """Seconds and workspace bytes of a call."""
 
 
+@dataclass(frozen=True)
+class _Joinable:
+    """Calls of groups, and the group that would do what they do."""
+
+    calls: list[Call]
+    group: FusedGroup
+    inputs: list[int]
+
+
 def join_runs(
     program: Program, runs: Sequence[int], limit_bytes: int, groups: Groups, measure: Measure
 ) -> JoinedRuns:
@@ -46,7 +55,8 @@ def join_runs(
 
     A joined group loads and stores once what its parts load and store each; a tensor that only its
     parts read is never made. But its inputs and outputs are alive together, which must fit: this is
-    counted for each run separately. O(runs + reads), and a measurement for each distinct candidate.
+    counted for each run separately. O(runs + reads) for each of some walks, and a measurement for
+    each distinct candidate. What one walk lacks is compiled beside each other before the next.
     """
     return _Joiner(program, runs, limit_bytes, groups, measure).join()
 
@@ -66,8 +76,12 @@ class _Joiner:
         self.num_ops = len(self.ops)
         self.parts: dict[int, tuple[int, ...]] = {}
         self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self.compiled: set[str] = set()  # keys of groups
         self.refused: set[str] = set()
+        self.lacking: dict[tuple[tuple[int, ...], tuple[int, ...]], _Joinable] = {}
         self.workspace: dict[int, int] = {}  # joined op -> workspace
+        first: dict[int, int] = {}
+        self.again = {k for k, run in enumerate(runs) if first.setdefault(run, k) != k}
         self._lifetimes()
 
     def _lifetimes(self) -> None:
@@ -105,33 +119,46 @@ class _Joiner:
             self.before.append(alive)
 
     def join(self) -> JoinedRuns:
+        while True:
+            found = self._walk()
+            if not self.lacking:
+                return JoinedRuns(self.program, found, self.parts)
+            self._measure_lacking()
+
+    def _walk(self) -> tuple[int, ...]:
+        """The runs, joined as far as candidates are measured; notes those that are not."""
         found: list[int] = []
         k = 0
         while k < len(self.runs):
             end, joined = k + 1, -1
             while end < len(self.runs) and end - k < MOST_PARTS:
                 op = self._joined(k, end + 1)
+                if op is None:
+                    end += 1  # as if joined: another start may prove to be needless
+                    break
                 if op < 0:
                     break
                 joined, end = op, end + 1
             found.append(joined if joined >= 0 else self.runs[k])
             k = end
-        return JoinedRuns(self.program, tuple(found), self.parts)
+        return tuple(found)
 
-    def _joined(self, begin: int, end: int) -> int:
-        """The op that stands for runs `begin` to `end`; -1 where they are better apart."""
+    def _joined(self, begin: int, end: int) -> int | None:
+        """The op that stands for runs `begin` to `end`; -1 where they are better apart.
+
+        ``None`` where that is not measured yet.
+        """
         program = self.program
         calls = [program.calls[self.ops[run]] for run in self.runs[begin:end]]
         if not all(_is_compiled(call) and not call.tokens for call in calls):
-            return -1
-        if len({call.phase == "backward" for call in calls}) > 1:
             return -1
         written = [s for k in range(begin, end) for s in self.made[k]]
         if len(set(written)) < len(written):
             return -1
         own = set(written)
-        if not any(own & set(program.base_reads(call)) for call in calls):
-            return -1  # the runs share nothing that would be loaded only once
+        is_again = not self.again.isdisjoint(range(begin, end))
+        if not self._share(own, calls, is_again):
+            return -1
         later = set(own)
         for k, call in zip(range(begin, end), calls, strict=True):
             if later & set(program.base_reads(call)):
@@ -149,22 +176,52 @@ class _Joiner:
             return -1
         key = (tuple(self.runs[begin:end]), outputs)
         if key not in self.known:
-            self.known[key] = self._measured(key[0], calls, outputs)
+            candidate = _Joinable(calls, *self.groups.join(program, calls, outputs))
+            if candidate.group.key not in self.compiled:
+                self.lacking[key] = candidate
+                return None
+            self.known[key] = self._measured(key[0], candidate, outputs)
         op = self.known[key]
         if op < 0 or self.before[begin] + sizes + self.workspace[op] > self.limit:
             return -1
         return op
 
-    def _measured(self, runs: tuple[int, ...], calls: list[Call], outputs: tuple[int, ...]) -> int:
+    def _share(self, own: set[int], calls: list[Call], is_again: bool) -> bool:
+        """Whether `calls`, which make `own`, share something that would be loaded only once.
+
+        A tensor of theirs, or, where one of them runs again, the largest that one of them reads:
+        what both compute of that, as the error function of a GELU and of its gradient, is then
+        computed once. (Other runs seldom gain by that, and each candidate is a compilation.)
+        """
+        read = [self.program.base_reads(call) for call in calls]
+        if any(own.intersection(storages) for storages in read):
+            return True
+        if not is_again:
+            return False
+        size = self.program.storages
+        largest = {max(found, key=lambda s: size[s].size_bytes) for found in read if found}
+        return any(sum(s in found for found in read) > 1 for s in largest)
+
+    def _measure_lacking(self) -> None:
+        """Compile the candidates of a walk beside each other, then measure one after another."""
+        groups = {c.group.key: c.group for c in self.lacking.values()}
+        self.refused |= self.groups.compile_joined(list(groups.values()))
+        self.compiled |= groups.keys()
+        for (runs, outputs), candidate in self.lacking.items():
+            self.known[runs, outputs] = self._measured(runs, candidate, outputs)
+        self.lacking.clear()
+
+    def _measured(
+        self, runs: tuple[int, ...], candidate: _Joinable, outputs: tuple[int, ...]
+    ) -> int:
         """The op of the joined group, if it is quicker than its parts."""
-        program = self.program
-        group, inputs = self.groups.join(program, calls, outputs)
+        program, calls, group = self.program, candidate.calls, candidate.group
         if group.key in self.refused:
             return -1
         call = Call(
             "+".join(call.name for call in calls),
             group,
-            tuple(Ref(v) for v in inputs),
+            tuple(Ref(v) for v in candidate.inputs),
             {},
             outputs=list(outputs),
             is_tuple=len(outputs) > 1,
@@ -173,7 +230,7 @@ class _Joiner:
         )
         try:
             seconds, workspace = self.measure(program, call)
-        except Exception:  # inductor cannot compile them together, as it could each part
+        except Exception:  # it does not run, as each part does
             self.refused.add(group.key)
             return -1
         apart = sum(self.measure(program, part)[0] for part in calls)

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from fused_steps import assert_close, captured_step, convolutional, gated, left_by  # noqa: E402
 from schedsim.validation.capture.to_graph import op_calls, to_graph  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
-from schedsim.validation.compiled.group import Groups  # noqa: E402
-from schedsim.validation.compiled.joining import join_runs  # noqa: E402
+from schedsim.validation.compiled.group import FusedGroup, Groups  # noqa: E402
+from schedsim.validation.compiled.joining import _Joiner, join_runs  # noqa: E402
 from schedsim.validation.measure import StorageMeter  # noqa: E402
 
 from schedsim import Schedule, simulate  # noqa: E402
@@ -110,3 +110,73 @@ def test_what_inductor_cannot_compile_together_stays_apart(uncompiled):
     assert not joined.parts
     expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
     assert_close(left_by(module, model, inputs), expected)
+
+
+@pytest.mark.slow
+def test_candidates_are_compiled_beside_each_other(uncompiled, monkeypatch):
+    """One after another, each would wait for a compiler by itself."""
+    events = []
+    begin = FusedGroup.begin
+
+    def noted(group):
+        events.append("begun")
+        return [*begin(group), lambda: events.append("awaited")]
+
+    def seconds(name):
+        if "+" in name[1:]:
+            events.append("measured")
+        return 9.0
+
+    monkeypatch.setattr(FusedGroup, "begin", noted)
+    joined_step(gated, 10**9, seconds)
+    assert events.index("awaited") >= 2
+    walks = "".join(event[0] for event in events).split("ma")
+    assert len(walks) < events.count("begun") / 2
+    assert events.index("measured") > events.index("awaited")
+
+
+@pytest.mark.slow
+def test_walks_join_what_one_after_another_would(uncompiled, monkeypatch):
+    """Whatever the measurements say."""
+
+    def seconds(name):
+        return 0.5 + (sum(map(ord, name)) % 5) / 2 if "+" in name[1:] else 1.0
+
+    def expanded():
+        joined = joined_step(gated, 10**9, seconds)[4]
+        return [joined.parts.get(run, (run,)) for run in joined.runs]
+
+    found = expanded()
+    ask = _Joiner._joined
+
+    def at_once(self, begin, end):
+        op = ask(self, begin, end)
+        if op is None:
+            self._measure_lacking()
+            op = ask(self, begin, end)
+        return op
+
+    monkeypatch.setattr(_Joiner, "_joined", at_once)
+    assert found == expanded()
+    assert {len(runs) for runs in found} > {1}
+
+
+def test_what_is_not_compiled_together_is_no_group_of_the_step(uncompiled, monkeypatch, recwarn):
+    """Or a later compilation of the step's groups would say that it runs uncompiled."""
+    model, inputs, loss = gated()
+    captured, groups = captured_step(model, inputs, loss), Groups()
+    program = fused(captured.program, groups)
+    groups.compile()
+    asked, runs = [], range(len(op_calls(program)))
+
+    def fails(self, function):
+        asked.append(self.key)
+        raise RuntimeError("no code")
+
+    monkeypatch.setattr(FusedGroup, "compiled_as", fails)
+    for _ in range(2):
+        assert not join_runs(program, runs, 10**9, groups, lambda *_: (0.0, 0)).parts
+    assert asked
+    assert len(asked) == len(set(asked))
+    groups.compile()
+    assert not [w for w in recwarn if "uncompiled" in str(w.message)]
