@@ -65,7 +65,7 @@ def run(budget, folder, resume=False):
 def main():
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         plain = run(None, one)
-        budget = int(0.8 * plain[1])
+        budget = int(0.85 * plain[1])
         show(plain, run(budget, two), budget)
         resumed, _ = run(budget, two, resume=True)
         print(f"equal after resuming: {resumed == plain[0][6:]}")
