@@ -138,9 +138,9 @@ class GraphSearch:
         if self.budget_bytes < self.least_bytes:
             self.bound_s, self.bound_how = np.inf, "one op alone needs more"
         with Pool[GraphWalker](self.effort, self.num_threads, self._enough_s()) as pool:
-            lines = self._starts(starts)
-            given, usual = lines[: len(starts)], lines[len(starts) :]
             try:
+                lines = self._starts(starts)
+                given, usual = lines[: len(starts)], lines[len(starts) :]
                 self._search(pool, starts, given, usual)
                 if self._none_fits() and not self._solved:
                     self.lean = self._find_lean(leanest_schedule, usual[:2])
