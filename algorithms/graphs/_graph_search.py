@@ -88,6 +88,9 @@ _BESIDE_BOUND, _NEAR_BOUND, _LUKEWARM, _ALL_DOWN = 0.15, 2, 0.2, 0.45
 # start for each op.
 _MANY_OPS, _COOL, _SAVED_PER_OP = 300, 0.1, 2e-5
 
+# The most of what is left of the work that the leanest schedule may take for a walker's start.
+_LEANEST_SHARE = 0.2
+
 # Where first runs have a fixed order, on graphs of these numbers of ops, the fastest schedules of
 # the walkers are merged in the end, at most so many, with that share of the walkers' work. Where
 # more than a share of it is left, an annealing goes on from there, at that share of the first
@@ -272,6 +275,8 @@ class GraphSearch:
     ) -> list[GraphWalker]:
         """A walker that starts from the leanest schedule, where that fits and nothing else does."""
         if not self._none_fits() or self.effort.moves is not None:
+            return []
+        if leanest_work(self.graph) > _LEANEST_SHARE * self.effort.left:
             return []
         self.lean = pool.wait(pool.submit(partial(self._find_lean, leanest_schedule, lines)))
         self.effort.spend(leanest_work(self.graph))
