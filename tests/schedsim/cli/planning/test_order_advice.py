@@ -54,14 +54,27 @@ def test_another_order_fits_as_it_is(call, graph):
 
 @pytest.mark.parametrize(
     "more",
-    [("--order", "fixed"), ("--order", "free"), ("--planner", "local_search"), ("--keep", "f7")],
+    [
+        ("--order", "fixed"),
+        ("--order", "free"),
+        ("--planner", "local_search"),
+        ("--keep", "f7"),
+    ],
     ids=" ".join,
 )
 def test_what_leaves_no_choice_has_no_such_line(call, graph, more):
-    """An order or a planner was given, or rules hold for the graph's own."""
+    """An order or a planner was given, rules hold, or the budget is what an allocator reserves."""
     code, out, _ = call("--mem", str(int(0.9 * _peak(graph))), *more)
     assert code == 0
     assert "another order" not in out
+
+
+def test_what_an_allocator_reserves_is_not_compared_with_an_order(call, graph):
+    """The bytes of an order are those of its tensors: another one needs less, and reserves more."""
+    code, _, err = call("--mem", str(int(0.995 * _peak(graph))), "--allocator", "best-fit")
+    assert code == 1
+    assert "the least budget found" in err
+    assert "--order free" not in err
 
 
 def test_a_plan_without_recomputation_has_no_such_line(call, graph):
