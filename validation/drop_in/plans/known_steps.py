@@ -226,6 +226,11 @@ class KnownSteps:
         most = max(store_all_peaks)
         self.budget_bytes = budget_in_bytes(self.options.budget, most, [])
 
+    def take_fixed(self) -> None:
+        """Take a budget that is no share, which waits for no step, as the budget."""
+        if self.budget_bytes is None:
+            self.budget_bytes = budget_in_bytes(self.options.budget, 0, [])
+
     def budget_at(self, record: StepRecord, binding: Binding) -> int:
         """The budget of a step of one part at the sizes of `binding`.
 

@@ -10,7 +10,6 @@ from schedsim.errors import InfeasibleBudgetError
 
 from ...guards.plan_variants import PlainStepWarning, ReplannedWarning
 from ...user_warnings import warn_user
-from ...whole_step.step_budget import budget_in_bytes
 from ..drop_in_options import DropInOptions
 from ..parts.part_line import LinePlan, PartCost
 from ..parts.part_sizes import Binding
@@ -321,8 +320,8 @@ class StepPlans:
         is_of_kinds = len(known.largest) > 1 and not any(it.is_followed for it in self._parts)
         if not (is_of_kinds or self.has_others()) or known.is_share:
             return None
-        if known.budget_bytes is None:
-            known.budget_bytes = budget_in_bytes(known.options.budget, 0, [])
+        known.take_fixed()
+        assert known.budget_bytes is not None
         beside = self.beside_bytes()
         if is_of_kinds:
             beside += self.least_bytes()
@@ -518,6 +517,8 @@ class StepPlans:
             with self.small.in_large():
                 whole = [self._lines.store_all_peak(record) for record in lines]
                 known.take_share([*whole, *(store_all_peak(known, record) for record in singles)])
+        else:  # after a round of several models these may be the first plans
+            known.take_fixed()
 
         def single(record: StepRecord) -> tuple[int, int]:
             known.measure_largest()

@@ -101,3 +101,16 @@ def test_the_first_step_of_a_run_that_goes_on_counts_the_states_that_it_has_load
     assert session_in(model).plans.known.resident.now.resident_bytes >= 3 * storage_bytes(
         [*model.parameters()]
     )
+
+
+def test_a_model_whose_first_plans_come_with_the_end_of_a_round_has_its_budget():
+    """Its steps ran by schedules of little memory before, beside other models."""
+    torch._dynamo.reset()
+    model, x = PartlyTraced(), batch(64)
+    schedsim.rematerialize(model, x, 10_000_000, in_place=True, effort=0.1)
+    _, session = measured(model, x)
+    assert len(session.plans.known.records[0].keys) > 1
+    session.plans.lift()
+    session.plans.known.budget_bytes = None
+    assert session.plans.lower() is None
+    assert session.plans.known.budget_bytes == 10_000_000
