@@ -69,9 +69,8 @@ _TRACED_WHY = "GraphTrainer runs a graph that it has traced, and not FSDP2's."
 _EXPERTS = {"seq": 4096, "batch": 8, **_LATE}
 _FLEX = {"libraries": Libraries.of_torch("2.9", routes="padded", flex_attention=True)}
 # Without FlexAttention, heads whose values are narrower than their keys run in PyTorch's
-# memory-efficient kernel alone (pull request 1610), as fast as the first FlashAttention.
-_PLAIN = {"libraries": Libraries.of_torch("2.9", routes="padded")}
-_EFFICIENT = 1
+# memory-efficient kernel alone (pull request 1610).
+_PLAIN = {"libraries": Libraries.of_torch("2.9", routes="padded", efficient_attention=True)}
 _SPREAD_WHY = (
     "Its routers send tokens where they like: experts get equal numbers here, and the rank with the"
     " most tokens is waited for there."
@@ -390,7 +389,6 @@ GROUPS: dict[str, list[Run]] = {
             6037,
             {"fsdp": 4, "context": 2, "recompute": "full", **_EXPERTS, **_PLAIN},
             _HEADS_WHY,
-            flash=_EFFICIENT,
         ),
         Run(
             "EP 8, selective, FlexAttention",
@@ -409,7 +407,6 @@ GROUPS: dict[str, list[Run]] = {
             {"fsdp": 8, "expert": 8, "recompute": "selective", "compiled_loss": True}
             | {**_EXPERTS, **_PLAIN},
             _HEADS_WHY,
-            flash=_EFFICIENT,
         ),
         Run(
             "FSDP 2, PP 4, full, FlexAttention",

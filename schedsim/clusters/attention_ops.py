@@ -15,8 +15,21 @@ from .context_ring import ContextRing
 from .layer_blocks import COPY, ELEMENT, SINGLE, BlockWriter, nothing
 from .tape import RankOp
 
+_WIDE_HEAD = 128
+"""Heads wider than this run in other kernels, or with smaller tiles."""
 _FLEX = 0.90, 0.85
-"""FlexAttention's rate over FlashAttention-2's, forward and backward (see `_slower`)."""
+"""FlexAttention's rate over FlashAttention-2's, forward and backward: He et al., "FlexAttention:
+The Flexibility of PyTorch with the Performance of FlashAttention", pytorch.org/blog, August 2024.
+"""
+_FLEX_WIDE = 0.27, 0.23
+"""The same on heads wider than 128: 9.80 and 28.08 ms for 8 sequences of 4,096 tokens, 16 heads of
+192 and 128, causal, the fastest of its kernels on an H100 with 96 GB (what was tuned in the log of
+github pytorch/torchtitan, pull request 1437). With a mask of documents the same log has 2.73 and
+6.90 ms for sequences half as long, which is no less: documents save nothing here."""
+_EFFICIENT = 0.5, 0.12
+"""PyTorch's memory-efficient attention over FlashAttention-2, on narrow heads and on wide ones: as
+fast as the first FlashAttention, and on heads wider than 128, forward and backward, 1.09 s a step
+slower than FlexAttention (torchtitan, pull request 1610, the same step with both)."""
 
 
 class AttentionWriter(BlockWriter):
@@ -263,18 +276,16 @@ class AttentionWriter(BlockWriter):
 
     @property
     def _slower(self) -> tuple[float, float]:
-        """Time of the attention over that of FlashAttention-2, forward and backward.
-
-        FlexAttention reaches 0.90 of its rate forward and 0.85 backward (He et al., "FlexAttention:
-        The Flexibility of PyTorch with the Performance of FlashAttention", pytorch.org/blog,
-        August 2024), on heads as wide as the next power of two.
-        """
-        if not self.training.libraries.flex_attention:
-            return 1.0, 1.0
-        sizes = self.model.attention
-        padded = sum(1 << (one - 1).bit_length() for one in (sizes.head_width, sizes.value))
-        wider = padded / (sizes.head_width + sizes.value)
-        return wider / _FLEX[0], wider / _FLEX[1]
+        """Time of the attention over that of FlashAttention-2, forward and backward."""
+        libraries, sizes = self.training.libraries, self.model.attention
+        wide = sizes.head_width > _WIDE_HEAD
+        if libraries.efficient_attention:
+            rate = _EFFICIENT[wide]
+            return 1 / rate, 1 / rate
+        if libraries.flex_attention:
+            forth, back = _FLEX_WIDE if wide else _FLEX
+            return 1 / forth, 1 / back
+        return 1.0, 1.0
 
     def _context_s(self, query: str, both: int, made: int, flops: float) -> tuple[float, float]:
         """Seconds of what context-parallel ranks exchange in an attention, forward and backward."""

@@ -54,10 +54,11 @@ class ExpertWriter(AttentionWriter):
         most = self.training.uneven if degrees.expert > 1 else 1.0
         arrived = round(most * sent_tokens)
         row = self.model.hidden * ELEMENT
-        ready = self._exchange(sent, "arrived", arrived * row)
+        beside_s = route.sending_s, route.returning_s
+        ready = self._exchange(sent, "arrived", arrived * row, beside_s)
         width = experts.width // degrees.expert_parts
         routed = self._perceptron(ready, "e.", width, arrived, local)
-        back = self._exchange(routed, "returned", sent_tokens * row)
+        back = self._exchange(routed, "returned", sent_tokens * row, beside_s[::-1])
         size = self.part if alone else self.whole
         mixed = self._combined(back, scores, size, route, local)
         shared = ""
@@ -125,7 +126,7 @@ class ExpertWriter(AttentionWriter):
             if wide:
                 self._weighing_undone(made, (kept, scores), grads, moved, batched=route.batched)
             else:
-                reads = (tape.gradient(made), kept, scores)
+                reads = (tape.gradient(made), *(() if route.inside else (kept, scores)))
                 op = RankOp(f"{made}'", reads, grads, moved_bytes=moved)
                 tape.emit(replace(op, link_s=KERNEL_S * kernels_back))
             for one, d in zip((back, scores), grads, strict=True):
@@ -173,26 +174,27 @@ class ExpertWriter(AttentionWriter):
             emit(RankOp(f"{made}'.sum", (outputs,), total, moved_bytes=size))
         emit(RankOp(f"{made}'", (rows,), {of_rows: grads[of_rows]}, moved_bytes=cast))
 
-    def _exchange(self, given: str, made: str, size: int) -> str:
-        """Each token to the ranks that hold its experts, or back: `size` bytes arrive."""
+    def _exchange(self, given: str, made: str, size: int, beside_s: tuple[float, float]) -> str:
+        """Each token to the ranks that hold its experts, or back: `size` bytes arrive.
+
+        `beside_s` are taken beside it in the forward and in the backward, which goes the other way.
+        """
         tape, ranks = self.tape, self.degrees.expert
         if ranks == 1:
             return given
         before = tape.sizes[given]
         seconds = self._exchange_s(max(before, size), ranks * self.degrees.expert_parts)
 
+        def sent(name: str, read: str, writes: dict[str, int], more_s: float) -> RankOp:
+            link_s = seconds + more_s
+            return RankOp(name, (read,), writes, stream="expert", link_s=link_s, kind="gather")
+
         def undo() -> None:
             d = tape.new_gradient(given)
-            reads, writes = (tape.gradient(made),), {d: before}
-            tape.emit(
-                RankOp(f"{made}'", reads, writes, stream="expert", link_s=seconds, kind="gather")
-            )
+            tape.emit(sent(f"{made}'", tape.gradient(made), {d: before}, beside_s[1]))
             tape.give(given, d)
 
-        tape.run(
-            RankOp(made, (given,), {made: size}, stream="expert", link_s=seconds, kind="gather"),
-            undo,
-        )
+        tape.run(sent(made, given, {made: size}, beside_s[0]), undo)
         return made
 
     def _exchange_s(self, size: int, span: int) -> float:

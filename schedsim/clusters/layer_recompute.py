@@ -46,7 +46,7 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
     for op in layer.forward:
         counts = op.kind == "product" and not _is_routed(op)
         products += counts
-        if op.kind == "gather" and training.regather:
+        if is_gathered_again(op, training):
             keeps = False
         elif policy == "core":
             keeps = op.kind != "core"
@@ -58,6 +58,11 @@ def kept_tensors(layer: LayerOps, policy: str, training: Training) -> set[str]:
         if keeps:
             kept |= _lasting(op)
     return kept
+
+
+def is_gathered_again(op: RankOp, training: Training) -> bool:
+    """Whether a backward gathers anew what `op` has; tokens are sent to their experts once."""
+    return training.regather and op.kind == "gather" and op.stream != "expert"
 
 
 def _is_routed(op: RankOp) -> bool:

@@ -53,6 +53,9 @@ class Libraries:
         (`schedsim.clusters.token_routes.ROUTES`); by default those of today.
     flex_attention
         Attention is PyTorch's FlexAttention (torchtitan's DeepSeek since August 2025).
+    efficient_attention
+        Attention is PyTorch's memory-efficient kernel, which alone takes heads whose values are
+        narrower than their keys (torchtitan's DeepSeek before that).
     traced
         Ranks run the ops of a graph of the whole step, one by one (torchtitan's GraphTrainer): what
         runs again does so right before the first op of the backward that reads it, and no module
@@ -68,6 +71,7 @@ class Libraries:
     whole_heads: bool = False
     routes: str = ""
     flex_attention: bool = False
+    efficient_attention: bool = False
     traced: bool = False
 
     @classmethod

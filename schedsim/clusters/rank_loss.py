@@ -133,8 +133,7 @@ class LossWriter(UnitWriter):
                     f"loss {chunk}",
                     "forward",
                     op_s(0, 0, 2 * size),
-                    # Over a split vocabulary, exponents are a tensor of their own.
-                    size if self.degrees.tensor > 1 else 0,
+                    self._exponents(size),
                     (wide,) if training.wide_logits else (wide, raw),
                     {chance: size},
                 )
@@ -158,7 +157,7 @@ class LossWriter(UnitWriter):
                     f"loss' {chunk}",
                     "backward",
                     op_s(0, 0, 3 * size),
-                    size if self.degrees.tensor > 1 else 0,
+                    self._exponents(size),
                     (chance, picked),
                     {wide: size},
                 )
@@ -168,6 +167,14 @@ class LossWriter(UnitWriter):
         if parts > 1:
             moved = op_s(0, 0, 2 * logits)
             self._add(Op(f"join {micro}", "backward", moved, 0, tuple(found), {grad: logits}))
+
+    def _exponents(self, size: int) -> int:
+        """Over a split vocabulary, exponents are a tensor of their own, of `size` bytes.
+
+        A traced graph drops what they are made of in their place.
+        """
+        apart = self.degrees.tensor > 1 and not self.training.libraries.traced
+        return size if apart else 0
 
     def _hold_logits(self, made: str) -> None:
         """The loop's variable lets go of the logits before, and holds these."""

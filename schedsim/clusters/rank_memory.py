@@ -267,7 +267,13 @@ def _host_bytes(simulation: Simulation) -> int:
 
 
 def _allocating(training: Training) -> dict[str, int]:
-    """First word of a tensor's name -> the stream that allocates it, but for that of compute, 0."""
+    """First word of a tensor's name -> the stream that allocates it, but for that of compute, 0.
+
+    A traced graph is captured as a CUDA graph, whose pool has one stream, and its collectives write
+    what the stream of compute allocates (torchtitan, ``graph_trainer/cudagraph.py``).
+    """
+    if training.libraries.traced:
+        return {}
     streams = {"AG": 1, "SG": 2}
     if training.libraries.packed_apart and training.state == "fsdp2":
         streams["RS"] = streams["SG"]

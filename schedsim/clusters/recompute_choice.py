@@ -15,7 +15,7 @@ from .degrees import Degrees
 from .fabric import Fabric
 from .float8_layer import write_layer
 from .kept_names import by_layers, keeping
-from .layer_recompute import kept_tensors, repeated_ops
+from .layer_recompute import is_gathered_again, kept_tensors, repeated_ops
 from .rank_memory import rank_memory
 from .stages import StageParts, rank_stages, split_stages
 from .tape import RankOp
@@ -115,7 +115,7 @@ def kept_pieces(
         pieces = [
             KeptPiece(op.name, sum(op.writes.values()), before_s - again_s([*names, op.name]), True)
             for op in repeated_ops(layer, kept_tensors(layer, keeping(names), training), training)
-            if op.name not in names and not (op.kind == "gather" and training.regather)
+            if op.name not in names and not is_gathered_again(op, training)
         ]
         chosen += [piece for piece in pieces if piece.saved_s > 0.0]
         chosen.sort(key=lambda piece: (-_density(piece), -piece.size_bytes))

@@ -6,6 +6,7 @@ from schedsim.clusters import (
     Architecture,
     AttentionSizes,
     Degrees,
+    Libraries,
     Training,
     get_architecture,
     get_fabric,
@@ -35,6 +36,12 @@ def test_a_split_vocabulary_has_a_fourth():
     """Exponents are a tensor of their own."""
     found, extra = logits(Degrees(fsdp=8, tensor=8))
     assert (found, extra) == (3 * FULL // 8, FULL // 8)
+
+
+def test_a_graph_drops_what_exponents_are_made_of():
+    """``(grad + exp(x)) * given``: nothing reads the log-softmax behind its exponents."""
+    found, extra = logits(Degrees(fsdp=8, tensor=8), libraries=Libraries(traced=True))
+    assert (found, extra) == (3 * FULL // 8, 0)
 
 
 def test_a_compiled_loss_keeps_the_logits_alone():

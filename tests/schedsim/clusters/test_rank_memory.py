@@ -199,3 +199,24 @@ def test_packed_gradients_lie_apart_in_early_pytorch(apart, reserved):
     found = rank_memory(get_architecture("llama2-7b"), Degrees(fsdp=8), training, FABRIC)
     assert found.peak_bytes / 2**30 == pytest.approx(22.70, rel=0.005)
     assert found.reserved_bytes / 2**30 == pytest.approx(reserved, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("degrees", "published"),
+    [(Degrees(fsdp=8), 32.07), (Degrees(fsdp=4, tensor=2), 20.70)],
+)
+def test_a_traced_graph_reserves_on_one_stream(degrees, published):
+    """8B with all recomputed (torchtitan's pull request 3429), which runs as a CUDA graph."""
+    model = get_architecture("llama3-8b")
+    training = Training(
+        recompute="full",
+        separate_head=True,
+        fused_optimizer=True,
+        expandable=True,
+        libraries=Libraries(traced=True),
+    )
+    found = rank_memory(model, degrees, training, FABRIC)
+    assert found.reserved_bytes / 2**30 == pytest.approx(published, rel=0.07)
+    eager = rank_memory(model, degrees, replace(training, libraries=Libraries()), FABRIC)
+    assert eager.reserved_bytes - eager.peak_bytes > found.reserved_bytes - found.peak_bytes
