@@ -163,6 +163,8 @@ def _show(found: ClusterPrediction, limit: int, host_limit: int | None) -> None:
         f"{attention if fabric.attention_share != 1 else ''}, "
         f"{fabric.memory_share:.0%} of the memory's bandwidth ({fabric.device.source})"
     )
+    for note in found.notes:
+        click.echo(f"note: {note}")
     click.echo()
     fits = "fits" if found.reserved_bytes <= limit else "does not fit"
     facts = [

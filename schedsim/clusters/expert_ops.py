@@ -9,13 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ..workloads.architecture import ExpertSizes
 from .attention_ops import AttentionWriter
 from .layer_blocks import COPY, ELEMENT, nothing
 from .tape import RankOp
-from .token_routes import BIAS_KERNELS, BIAS_MOVES, CAST_KERNELS, KERNEL_S, TokenRoute, route_of
+from .token_routes import (
+    BIAS_KERNELS,
+    BIAS_MOVES,
+    CAST_KERNELS,
+    KERNEL_S,
+    PADDING_MOVES,
+    TokenRoute,
+    route_of,
+)
 
 _WIDE = 2
 """Bytes of fp32 for each byte in 16 bits."""
+
+
+def most_uneven(experts: ExpertSizes, ranks: int) -> float:
+    """The most tokens that one of `ranks` can get, over their mean: each token goes there.
+
+    Examples
+    --------
+    >>> [most_uneven(ExpertSizes(64, 6, 1408), ranks) for ranks in (1, 8, 64)]
+    [1.0, 8.0, 10.666666666666666]
+    """
+    return min(experts.num_active, experts.num_routed // ranks) * ranks / experts.num_active
 
 
 class ExpertWriter(AttentionWriter):
@@ -51,7 +71,7 @@ class ExpertWriter(AttentionWriter):
         route = route_of(self.training.libraries.routes, self.training.state)
         sent = self._sent(whole, sent_tokens * self.model.hidden * ELEMENT, route, local)
         # The rank with the most tokens is waited for.
-        most = self.training.uneven if degrees.expert > 1 else 1.0
+        most = min(self.training.uneven, most_uneven(experts, degrees.expert))
         arrived = round(most * sent_tokens)
         row = self.model.hidden * ELEMENT
         beside_s = route.sending_s, route.returning_s
@@ -75,7 +95,7 @@ class ExpertWriter(AttentionWriter):
     def _sent(self, given: str, size: int, route: TokenRoute, local: int) -> str:
         """Tokens in the order of their experts, a copy for each."""
         tape, made = self.tape, "sent"
-        casts = self._cast_kernels(local)
+        casts, padding = self._cast_kernels(local), self._padding
 
         def undo() -> None:
             d = tape.new_gradient(given)
@@ -84,7 +104,7 @@ class ExpertWriter(AttentionWriter):
                     f"{made}'",
                     (tape.gradient(made),),
                     {d: tape.sizes[given]},
-                    moved_bytes=round(route.sent_back * size),
+                    moved_bytes=round((route.sent_back + padding) * size),
                     link_s=KERNEL_S * (route.kernels_back + casts),
                 )
             )
@@ -95,7 +115,7 @@ class ExpertWriter(AttentionWriter):
                 made,
                 (given,),
                 {made: size},
-                moved_bytes=round(route.sent * size),
+                moved_bytes=round((route.sent + padding) * size),
                 link_s=KERNEL_S * (route.kernels + casts),
             ),
             undo,
@@ -104,8 +124,17 @@ class ExpertWriter(AttentionWriter):
 
     def _cast_kernels(self, local: int) -> int:
         """Kernels that cast the rows of each expert to 8 bits, in the forward or the backward."""
-        casts = self.training.float8 and self.training.state == "megatron"
-        return 2 * CAST_KERNELS * local if casts else 0
+        return 2 * CAST_KERNELS * local if self._casts else 0
+
+    @property
+    def _casts(self) -> bool:
+        """Whether rows of experts are padded and cast to 8 bits by kernels of their own."""
+        return self.training.float8 and self.training.state == "megatron"
+
+    @property
+    def _padding(self) -> int:
+        """Bytes that padding moves for each byte of the routed tokens, in each direction."""
+        return PADDING_MOVES if self._casts else 0
 
     def _combined(self, back: str, scores: str, size: int, route: TokenRoute, local: int) -> str:
         """The outputs of a token's experts, weighed by its scores and added up."""
@@ -114,7 +143,7 @@ class ExpertWriter(AttentionWriter):
         routed = tape.sizes[back]
         wide = route.wide and not self.training.compiled
         kept = f"{made}.wide" if wide else back
-        forth, again = route.combined, route.combined_back
+        forth, again = (one + self._padding for one in (route.combined, route.combined_back))
         kernels = kernels_back = 0
         if experts.bias and self.training.state == "megatron":
             forth, again = forth + BIAS_MOVES[0], again + BIAS_MOVES[1]

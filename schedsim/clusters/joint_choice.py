@@ -26,7 +26,7 @@ from .degrees import Degrees
 from .fabric import Fabric, get_fabric
 from .facade import split_options, with_libraries
 from .kept_names import without_host
-from .launch_settings import POLICIES, check_framework, has_order
+from .launch_settings import check_framework, has_order, plain_policies
 from .prediction import ClusterPrediction, check_device
 from .rank_memory import (
     RankMemory,
@@ -112,7 +112,7 @@ class _Search:
         keep: bool,
         offload: bool,
         host_bytes: int | None,
-        framework: str | None,
+        plain: tuple[str, ...] | None,
     ) -> None:
         self.model = model
         self.fabric = fabric
@@ -121,11 +121,11 @@ class _Search:
         self.bounds = StepBounds(model, fabric)
         self.ladder = RecomputeLadder(
             self.bounds,
-            keep=keep and framework is None,
-            offload=offload and framework is None,
-            plain=PLAIN if framework is None else POLICIES[framework],
+            keep=keep and plain is None,
+            offload=offload and plain is None,
+            plain=PLAIN if plain is None else plain,
         )
-        self.uniform = framework is not None  # frameworks have one setting for all ranks
+        self.uniform = plain is not None  # frameworks have one setting for all ranks
         self.least_bytes: int | None = None
         self.skipped = False  # whether the last choice left an entry out that may fit
         self._beyond: dict[str, int] = {}  # entry -> reserved bytes beyond the bound, of some rank
@@ -388,7 +388,7 @@ def choose(
         keep=keep,
         offload=offload,
         host_bytes=host_bytes,
-        framework=framework,
+        plain=None if framework is None else plain_policies(framework, space.training),
     )
     every = [
         one

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from ..errors import UnsupportedError
+from .degrees import Degrees
 from .kept_names import without_host
 from .prediction import ClusterPrediction
 from .stages import StageParts, split_stages
@@ -63,6 +64,13 @@ def check_framework(framework: str) -> None:
         )
 
 
+def plain_policies(framework: str, training: Training) -> tuple[str, ...]:
+    """What `framework` can recompute beside the settings of `training`."""
+    known = POLICIES[framework]
+    hides = framework == "megatron" and training.hidden_exchange
+    return tuple(one for one in known if not (hides and one.startswith("full")))
+
+
 def has_order(framework: str, schedule: str) -> bool:
     """Whether `framework` runs micro-batches in the order `schedule`."""
     return schedule in _ORDERS[framework]
@@ -100,6 +108,11 @@ def _check(found: ClusterPrediction, framework: str) -> None:
             training.hidden_exchange and titan,
             "no exchange of tokens beside another micro-batch",
             "leave out --hidden-exchange",
+        ),
+        (
+            training.hidden_exchange and "full" in training.recompute and not titan,
+            "no exchange beside another micro-batch where layers run again",
+            "leave out --hidden-exchange, or --recompute none or core",
         ),
         (training.async_tensor and not titan, "no asynchronous tensor parallelism", "leave it out"),
         (
@@ -153,7 +166,7 @@ def _torchtitan(found: ClusterPrediction) -> str:
         "expert_parallel_degree": degrees.expert,
         **({"expert_tensor_parallel_degree": degrees.expert_parts} if found.model.experts else {}),
     }
-    if training.dispatcher != "alltoall":
+    if training.dispatcher != "alltoall" and degrees.expert > 1:
         tables["parallelism"]["expert_parallel_comm_backend"] = training.dispatcher
     if degrees.pipeline > 1:
         tables["parallelism"] |= {
@@ -201,9 +214,11 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _dispatcher(training: Training) -> list[str]:
+def _dispatcher(degrees: Degrees, training: Training) -> list[str]:
     """How Megatron sends tokens to their experts, where that is not its default."""
-    words = []
+    words: list[str] = []
+    if degrees.expert == 1:
+        return words
     if training.dispatcher != "alltoall":
         words += ["--moe-token-dispatcher-type flex"]
         words += [f"--moe-flex-dispatcher-backend {training.dispatcher}"]
@@ -220,7 +235,7 @@ def _megatron(found: ClusterPrediction) -> str:
         f"--context-parallel-size {degrees.context}",
         f"--expert-model-parallel-size {degrees.expert}",
         *(["--expert-tensor-parallel-size 1"] if degrees.whole_experts else []),
-        *_dispatcher(training),
+        *_dispatcher(degrees, training),
         f"--micro-batch-size {training.micro_batch(degrees)}",
         f"--global-batch-size {training.batch * degrees.data}",
         f"--seq-length {training.seq}",

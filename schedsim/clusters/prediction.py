@@ -10,6 +10,7 @@ from ..errors import SchedsimError
 from ..units import format_bytes, format_seconds
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
+from .expert_ops import most_uneven
 from .fabric import Fabric
 from .layer_recompute import check_kept_names
 from .rank_memory import RankMemory, rank_memory
@@ -81,6 +82,33 @@ class ClusterPrediction:
         flops = self.model.model_flops(self.training.seq) * self.tokens_per_device_s
         return flops / self.fabric.device.flops_per_s["bf16"]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line for each setting of experts that this step does not follow."""
+        experts, degrees, training = self.model.experts, self.degrees, self.training
+        if experts is None:
+            return ()
+        most, alone = most_uneven(experts, degrees.expert), degrees.expert == 1
+        single = training.micro_batches(degrees) == 1
+        held = "each rank holds all experts, as --expert is 1"
+        return tuple(
+            line
+            for given, line in (
+                (training.dispatcher != "alltoall" and alone, f"--dispatcher does nothing: {held}"),
+                (training.hidden_exchange and alone, f"--hidden-exchange does nothing: {held}"),
+                (
+                    training.hidden_exchange and single and not alone,
+                    "--hidden-exchange does nothing: there is one micro-batch, and nothing beside",
+                ),
+                (training.uneven > 1 and alone, f"--uneven does nothing: {held}"),
+                (
+                    training.uneven > most and not alone,
+                    f"--uneven {training.uneven:g} is taken as {most:g}: all tokens go to one rank",
+                ),
+            )
+            if given
+        )
+
     def document(self) -> dict[str, Any]:
         """As a JSON object."""
         return {
@@ -98,6 +126,7 @@ class ClusterPrediction:
             "tokens_per_device_s": self.tokens_per_device_s,
             "mfu": self.mfu,
             "bubble": self.time.bubble,
+            "notes": list(self.notes),
             "ranks": [
                 {
                     "pipeline_rank": rank.rank,

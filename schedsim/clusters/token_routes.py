@@ -100,3 +100,7 @@ CAST_KERNELS = 4
 the largest number (zeroed, found), the scale, and the cast with its transpose
 (``multi_tensor_quantize_impl`` fuses delayed scales alone). Inputs of both products forward, and
 both gradients backward."""
+PADDING_MOVES = 2
+"""Megatron's rows in 8 bits are copied into a multiple of what a product needs for each expert
+before the first product, and out of it after the last (``Fp8Padding`` in ``TEGroupedMLP``): read
+and written, forward and backward."""

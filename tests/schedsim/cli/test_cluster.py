@@ -27,6 +27,15 @@ def test_json_and_a_budget(capsys):
     assert [rank["pipeline_rank"] for rank in document["ranks"]] == [0, 1]
 
 
+def test_what_a_step_does_not_follow_is_said(capsys):
+    """A dispatcher where each rank holds all experts."""
+    words = ["cluster", "--preset", "mixtral-8x7b", "--devices", "64", "--seq", "512"]
+    run([*words, "--dispatcher", "deepep"])
+    assert "note: --dispatcher does nothing" in capsys.readouterr().out
+    run([*words, "--expert", "8", "--dispatcher", "deepep"])
+    assert "note" not in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_recomputation_that_fits(capsys):
     """Every layer by itself, within the budget; 1 where nothing fits."""

@@ -6,7 +6,14 @@ from cluster_layers import FABRIC, layer
 from schedsim.clusters import Degrees, Libraries, Training, get_architecture
 from schedsim.clusters.layer_recompute import kept_tensors, repeated_ops
 from schedsim.clusters.layer_spans import backward_ops, op_s
-from schedsim.clusters.token_routes import BIAS_KERNELS, BIAS_MOVES, CAST_KERNELS, KERNEL_S, ROUTES
+from schedsim.clusters.token_routes import (
+    BIAS_KERNELS,
+    BIAS_MOVES,
+    CAST_KERNELS,
+    KERNEL_S,
+    PADDING_MOVES,
+    ROUTES,
+)
 from schedsim.errors import SchedsimError
 
 TOKENS = 4096
@@ -137,6 +144,15 @@ def test_megatron_casts_the_rows_of_each_expert():
     for name in ("sent", "sent'"):
         more = low[name].link_s - plain[name].link_s
         assert more == pytest.approx(2 * CAST_KERNELS * local * KERNEL_S)
+
+
+def test_megatron_pads_the_rows_of_each_expert():
+    """In 8 bits: copied in before the first product and out after the last, and back."""
+    plain, sizes = ops(state="megatron", compiled=True)
+    low, _ = ops(state="megatron", compiled=True, float8=True)
+    for name in ("sent", "combined", "combined'", "sent'"):
+        more = low[name].moved_bytes - plain[name].moved_bytes
+        assert more == PADDING_MOVES * sizes["sent"]
 
 
 def test_megatron_adds_biases_expert_by_expert():

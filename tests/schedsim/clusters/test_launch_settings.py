@@ -6,8 +6,8 @@ import tomllib
 import pytest
 
 import schedsim
-from schedsim.clusters import choose
-from schedsim.clusters.launch_settings import FRAMEWORKS, launch_settings
+from schedsim.clusters import Training, choose
+from schedsim.clusters.launch_settings import FRAMEWORKS, launch_settings, plain_policies
 from schedsim.errors import UnsupportedError
 
 SMALL = {"seq": 512, "batch": 4, "num_micro_batches": 4}
@@ -234,3 +234,23 @@ def test_tokens_are_dispatched_in_the_words_of_each_framework():
     step = schedsim.cluster("qwen3-30b-a3b", hidden_exchange=True, **EXPERTS)
     with pytest.raises(UnsupportedError, match="no exchange of tokens beside"):
         launch_settings(step, "torchtitan")
+
+
+def test_megatron_hides_no_exchange_of_layers_that_run_again():
+    """``transformer_config.py`` refuses it; a search for it recomputes nothing then."""
+    words = {**EXPERTS, "state": "megatron", "hidden_exchange": True}
+    step = schedsim.cluster("qwen3-30b-a3b", recompute="full", **words)
+    with pytest.raises(UnsupportedError, match="where layers run again"):
+        launch_settings(step, "megatron")
+    hides = Training(hidden_exchange=True)
+    assert plain_policies("megatron", hides) == ("none",)
+    assert "full" in plain_policies("megatron", Training())
+    assert "full" in plain_policies("torchtitan", hides)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_rank_with_all_experts_sends_no_tokens(framework):
+    """Its settings name no dispatcher: Megatron refuses one there."""
+    state = {"state": "megatron"} if framework == "megatron" else {}
+    step = schedsim.cluster("qwen3-30b-a3b", fsdp=8, seq=512, dispatcher="deepep", **state)
+    assert "deepep" not in launch_settings(step, framework)

@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+import schedsim
 from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, predict
 
 
@@ -20,6 +23,29 @@ def test_a_prediction_and_its_document():
     assert [rank["pipeline_rank"] for rank in document["ranks"]] == [0, 1]
     assert 0 < found.mfu < found.fabric.efficiency
     assert "llama3.2-1b on 8 devices" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"dispatcher": "deepep"}, "--dispatcher does nothing: each rank holds all experts"),
+        ({"hidden_exchange": True}, "--hidden-exchange does nothing: each rank"),
+        ({"uneven": 1.5}, "--uneven does nothing: each rank"),
+        ({"expert": 4, "hidden_exchange": True}, "there is one micro-batch"),
+        ({"expert": 4, "uneven": 40.0}, "--uneven 40 is taken as 4: all tokens"),
+        ({"expert": 4, "uneven": 1.5, "dispatcher": "deepep"}, ""),
+    ],
+)
+def test_settings_of_experts_that_a_step_does_not_follow_are_said(settings, says):
+    """In a line each; a search chooses among such steps, so that they are no error."""
+    words = {"fsdp": 4, "seq": 512, **settings}
+    found = schedsim.cluster("mixtral-8x7b", **words)
+    assert len(found.notes) == bool(says)
+    assert all(says in note for note in found.notes)
+    assert found.document()["notes"] == list(found.notes)
+    if "is taken as" in says:
+        same = schedsim.cluster("mixtral-8x7b", **(words | {"uneven": 4.0}))
+        assert (same.step_s, same.reserved_bytes) == (found.step_s, found.reserved_bytes)
 
 
 def test_many_ranks_cost_what_one_of_each_stage_costs():
