@@ -47,7 +47,11 @@ LAST_WORDS_S = 2.0
 
 def _is_lost_connection(error: Exception) -> bool:
     """Whether gloo raised `error` because another rank is gone."""
-    return isinstance(error, RuntimeError) and "onnection" in str(error)
+    return isinstance(error, RuntimeError) and _names_connection(str(error))
+
+
+def _names_connection(words: str) -> bool:
+    return "onnection" in words
 
 
 class Channel:
@@ -166,10 +170,16 @@ class Channel:
         """Whether the process group is the one in which the ranks met: else its store is gone."""
         return dist.is_initialized() and default_group() is self.world
 
-    def ends(self, how: str) -> None:
-        """Tell the others that this process ends."""
-        if self.is_current:
-            self._stop(f"rank {self.rank} {how}")
+    def ends(self, how: str) -> str | None:
+        """Tell the others that this process ends; what one has said that is lost to it."""
+        if not self.is_current:
+            return None
+        heard = None
+        if _names_connection(how) and self._run_failed(LAST_WORDS_S):
+            with suppress(RuntimeError):  # the store may be gone
+                heard = str(self.store.get(_RUN_FAILED).decode(errors="replace"))
+        self._stop(f"rank {self.rank} {how}")
+        return heard
 
     def standing(self, where: WaitingPlace | Callable[[], WaitingPlace]) -> Standing:
         """What a wait of this rank looks at, to find ranks that wait for each other."""

@@ -213,3 +213,29 @@ def test_a_backward_refused_on_one_rank_reaches_all():
     (first, _), (second, _) = run_ranks(_leaves, 2, "second order", timeout_s=60)
     assert second[0].startswith("create_graph=True")
     assert first[0] == f"rank 1 failed to run a step: UnsupportedError: {second[0]}"
+
+
+def _averaged(rank, folder):
+    """Steps of lengths that differ by rank, in DistributedDataParallel; one of rank 1 fits not."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    lengths = ((256, 255), (64, 256))[rank]
+    data = [(torch.randn(size, WIDTH), torch.randn(size, WIDTH)) for size in lengths]
+    module = schedsim.rematerialize(model, data[0], "120%", LOSS, level="block", effort=0.2)
+    wrapper = nn.parallel.DistributedDataParallel(module)
+    try:
+        for x, target in data:
+            wrapper(x, target).backward()
+    except Exception as error:  # what Python does with an error that nobody catches
+        with (folder / f"{rank}").open("w") as file, mock.patch.object(sys, "stderr", file):
+            sys.excepthook(type(error), error, error.__traceback__)
+    os._exit(3)
+
+
+def test_a_rank_that_loses_an_averaged_step_says_why(tmp_path):
+    """It waits in C++, and has gloo's error alone: what the other has said stands below it."""
+    assert run_ranks(_averaged, 2, tmp_path, timeout_s=60, allow_exit=True) == [3, 3]
+    first, second = ((tmp_path / f"{rank}").read_text() for rank in range(2))
+    assert "InfeasibleBudgetError" in second.splitlines()[-2]
+    assert "onnection" in first
+    assert "error: rank 1 ended by InfeasibleBudgetError: a step of Sequential does not" in first
