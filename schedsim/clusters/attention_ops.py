@@ -276,16 +276,22 @@ class AttentionWriter(BlockWriter):
 
     @property
     def _slower(self) -> tuple[float, float]:
-        """Time of the attention over that of FlashAttention-2, forward and backward."""
+        """Time of the attention over that of FlashAttention-2, forward and backward.
+
+        In FlexAttention, narrow heads are as wide as the next power of two.
+        """
         libraries, sizes = self.training.libraries, self.model.attention
         wide = sizes.head_width > _WIDE_HEAD
         if libraries.efficient_attention:
             rate = _EFFICIENT[wide]
             return 1 / rate, 1 / rate
-        if libraries.flex_attention:
-            forth, back = _FLEX_WIDE if wide else _FLEX
-            return 1 / forth, 1 / back
-        return 1.0, 1.0
+        if not libraries.flex_attention:
+            return 1.0, 1.0
+        if wide:
+            return 1 / _FLEX_WIDE[0], 1 / _FLEX_WIDE[1]
+        padded = sum(1 << (one - 1).bit_length() for one in (sizes.head_width, sizes.value))
+        wider = padded / (sizes.head_width + sizes.value)
+        return wider / _FLEX[0], wider / _FLEX[1]
 
     def _context_s(self, query: str, both: int, made: int, flops: float) -> tuple[float, float]:
         """Seconds of what context-parallel ranks exchange in an attention, forward and backward."""

@@ -174,6 +174,17 @@ peak, the second about twice as much (Dao 2023, arXiv 2307.08691, abstract). On 
 reaches 35 %, and the third up to 75 % (Shah et al. 2024, arXiv 2407.08608, abstract)."""
 
 
+def flash_share(name: str) -> float:
+    """Rate of FlashAttention-2 over that of matrix products, on the device called `name`.
+
+    Examples
+    --------
+    >>> [flash_share(one) for one in ("h100", "a100-80gb")]
+    [0.5, 1.0]
+    """
+    return 0.5 if name[:4] in _HOPPER else 1.0
+
+
 def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fabric:
     """A cluster of nodes with eight devices called `name`.
 
@@ -229,6 +240,6 @@ def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fa
         near * 1e9,
         far * 1e9,
         float8_gain=2.0 if hopper else 0.0,
-        attention_share=_FLASH[flash] * (0.5 if hopper else 1.0),
+        attention_share=_FLASH[flash] * flash_share(name),
         host_bytes_per_s=LINKS["pcie4" if name.startswith("a100") else "pcie5"].bytes_per_s,
     )

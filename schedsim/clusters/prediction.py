@@ -11,7 +11,7 @@ from ..units import format_bytes, format_seconds
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .expert_ops import most_uneven
-from .fabric import Fabric
+from .fabric import Fabric, flash_share
 from .layer_recompute import check_kept_names
 from .rank_memory import RankMemory, rank_memory
 from .rank_time import StepTime, step_time
@@ -154,6 +154,13 @@ def check_device(training: Training, fabric: Fabric) -> None:
         raise SchedsimError(
             f"--float8: no rate of {fabric.device.name} in 8 bits is known here",
             hint="leave it out, or take an h100-80gb",
+        )
+    libraries = training.libraries
+    own = libraries.flex_attention or libraries.efficient_attention
+    if own and fabric.attention_share != flash_share(fabric.device.name):
+        raise SchedsimError(
+            "--flash does nothing where the libraries have an attention of PyTorch's own",
+            hint="leave --flash out",
         )
 
 

@@ -186,6 +186,11 @@ class Training:
                 f"routes {self.libraries.routes!r} of the libraries is unknown",
                 hint=f"one of {', '.join(ROUTES)}",
             )
+        if self.libraries.flex_attention and self.libraries.efficient_attention:
+            raise SchedsimError(
+                "flex_attention and efficient_attention of the libraries are two kernels",
+                hint="leave one of them out",
+            )
 
     def check_numbers(self) -> None:
         """Raise `SchedsimError`, naming the option, if a number is none of its kind."""

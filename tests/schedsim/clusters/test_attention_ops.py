@@ -1,5 +1,7 @@
 """Queries, keys and values of a rank: positions, heads, and what attention reads."""
 
+from dataclasses import replace
+
 import pytest
 from cluster_layers import layer
 
@@ -111,6 +113,33 @@ def test_other_attentions_are_slower(model, way, rates):
     for name, rate in zip(("mixed", "mixed'"), rates, strict=True):
         (before,), (after,) = ops(plain, name), ops(slow, name)
         assert after.flops == pytest.approx(before.flops / rate)
+
+
+def test_flex_attention_pads_narrow_heads():
+    """Of 96 numbers to 128."""
+    model = get_architecture("llama3.2-1b")
+    model = replace(model, attention=replace(model.attention, head_width=96))
+    plain, flex = (
+        layer(model, TOKENS, seq=TOKENS, libraries=Libraries(flex_attention=one))[0]
+        for one in (False, True)
+    )
+    for name, rate in (("mixed", 0.90), ("mixed'", 0.85)):
+        (before,), (after,) = ops(plain, name), ops(flex, name)
+        assert after.flops == pytest.approx(before.flops * 128 / 96 / rate)
+
+
+@pytest.mark.parametrize(
+    ("libraries", "flash", "says"),
+    [
+        (Libraries(flex_attention=True, efficient_attention=True), 2, "two kernels"),
+        (Libraries(flex_attention=True), 1, "--flash does nothing"),
+        (Libraries(efficient_attention=True), 3, "--flash does nothing"),
+    ],
+)
+def test_one_attention_runs(libraries, flash, says):
+    """Which of two, the message says."""
+    with pytest.raises(SchedsimError, match=says):
+        schedsim.cluster("llama3.2-1b", devices=8, seq=512, libraries=libraries, flash=flash)
 
 
 def test_flex_attention_takes_on_wide_heads_what_was_measured():
