@@ -19,7 +19,7 @@ from ._cut_rounds import CutRounds
 from ._cut_table import Cut, CutTable, Ints, Order, cut_bound, fixed_order_bounds
 from ._lazy_schedule import crowded_at, lazy_runs
 from ._memory_need import END, MemoryNeed, largest_need
-from ._milp import Answer, Milp, StartOf, milp_work, relaxation_work
+from ._milp import Answer, Milp, NodeWork, StartOf, milp_work, relaxation_work
 from ._scaling import SolverTimes, solver_times
 from ._spread_relaxations import LARGE_SHARE, SpreadRelaxations
 
@@ -33,6 +33,9 @@ _RELAXED_SHARE = 0.5
 # The share of what is left that an MILP of several cuts may take: one that takes longer is not
 # followed by an easier one.
 _WHOLE_SHARE = 0.8
+# MILPs of several cuts begin with those at which memory has a price in the last relaxation, of more
+# than that share of the dearest, where these are so many.
+_DEAR, _FEWEST_DEAR, _MOST_DEAR = 0.01, 2, 12
 # The work of the largest program of all cuts at once: its first node.
 _MOST_AT_ONCE = 1.0
 # In rounds, a share of the work is enough for the simplex method on programs of so many non-zeros.
@@ -126,8 +129,10 @@ class CutSearch:
     def solve_milps(self) -> None:
         """Solve what follows the knapsacks: relaxations, MILPs of single cuts, then of several."""
         self.relaxations()
-        self.single_milps()
-        self.several_cuts()
+        dear = self._dear()
+        if len(dear) < _FEWEST_DEAR:
+            self.single_milps()
+        self.several_cuts(dear if len(dear) >= _FEWEST_DEAR else ())
 
     def keep(self, extra_s: float, how: str, ops: tuple[int, ...]) -> None:
         """Keep a bound if it is better than the known one; `ops` are the ops of its cuts."""
@@ -169,6 +174,13 @@ class CutSearch:
         until = SpreadRelaxations(self).run(relaxed_share)
         CutRounds(self).run(until)
 
+    def _dear(self) -> list[int]:
+        """The cuts at which memory has a price in the last relaxation, the dearest first."""
+        prices = self.places.prices
+        least = _DEAR * max(prices.values(), default=0.0)
+        dear = [op for op, price in prices.items() if price > least]
+        return sorted(dear, key=lambda op: (-prices[op], op))
+
     def cuts_at(self, ops: list[int]) -> list[Cut]:
         """The cuts at `ops`, by the order of their first runs."""
         return [self.places.cut(op) for op in sorted(ops)]
@@ -194,18 +206,23 @@ class CutSearch:
             if self.may(0.2 * enough):
                 self.bound_at[op] = self.solve([self.places.cut(op)], 0.5, integral=True) or 0.0
 
-    def several_cuts(self) -> None:
+    def several_cuts(self, dear: Sequence[int] = ()) -> None:
         """Solve MILPs of several cuts, adding one where the suggestion is most over budget.
 
-        Where that is beside a repeated run, the cuts on both sides of the run are added, and the
+        They begin with the cuts `dear`, the dearest first, or with the best one. Where a suggestion
+        is over budget beside a repeated run, the cuts on both sides of the run are added, and the
         MILP looks at memory beside that run. The search chooses; the bound holds for any choice.
         """
-        if not self.bound_at:
+        if not self.bound_at and not dear:
             return
-        chosen = [max(self.bound_at, key=lambda op: self.bound_at[op])]
+        chosen: list[int] = []
+        self.places.choose(chosen, list(dear[:_MOST_DEAR]))
+        if not chosen:
+            chosen = [max(self.bound_at, key=lambda op: self.bound_at[op])]
         beside: set[tuple[int, int]] = set()  # (op of the cut behind, op that is repeated)
         spread = self.places.spread(_FEW_CUTS)
         self.worst = None
+        alone = len(chosen) == 1  # and known from the MILPs of single cuts
         while len(chosen) < _MOST_CUTS and not self.is_done():
             before = (len(chosen), len(beside))
             if self.worst is not None:
@@ -215,12 +232,13 @@ class CutSearch:
                 self.places.choose(chosen, [op - 1, op] if repeated else [op])
                 if op in chosen and op - 1 in chosen:
                     beside.update((op, again) for again in repeated)
-            if before == (len(chosen), len(beside)):
+            if alone and before == (len(chosen), len(beside)):
                 self._choose_promising(chosen)
-            while spread and before == (len(chosen), len(beside)):
+            while spread and alone and before == (len(chosen), len(beside)):
                 self.places.choose(chosen, [spread.pop(0)])
-            if before == (len(chosen), len(beside)):
+            if alone and before == (len(chosen), len(beside)):
                 return
+            alone = True
             chosen.sort()
             if not self.may(relaxation_work(self.nonzeros * len(chosen))):
                 return
@@ -258,28 +276,34 @@ class CutSearch:
         The MILP may take `share` of the effort left. ``None`` where a clock ends the search before
         HiGHS would solve the first relaxation: until then HiGHS looks at no clock.
         """
-        known = 0.0
-        if integral and len(cuts) > 1:
-            known = self.extra_s / self.times.unit_s * (1 - 1e-9)
         milp, alive = cut_milp(
             self.table,
             cuts,
             self.times.costs,
             beside=beside,
-            at_least=known,
             doubling=self.places.doubling and not integral,
         )
         if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):
             return None
-        if self.effort.counted:
-            # An MILP that is too expensive in whole numbers is relaxed: its optimum is a bound as
-            # well.
-            integral = integral and milp_work(milp.num_nonzeros) <= self.effort.left
         with self.effort.part(share) as part:
-            answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
-        if not integral and answer.place is not None:
+            answer = milp.solve(part, integral=False, halted=self._halted.is_set)
+        if answer.place is not None:
             self.relaxed = [cut.op for cut in cuts], answer
-        return self._take_in(cuts, milp, alive, answer, integral=integral)
+        bound = self._take_in(cuts, milp, alive, answer, integral=False)
+        if not integral or answer.pivots is None or not self.may(0.0):
+            return bound
+        # An MILP that is too expensive in whole numbers is left at its relaxation.
+        first = NodeWork.by_pivots(milp.num_nonzeros, answer.pivots).first
+        if self.effort.counted and first > self.effort.left:
+            return bound
+        if len(cuts) > 1:
+            known = self.extra_s / self.times.unit_s * (1 - 1e-9)
+            milp, alive = cut_milp(
+                self.table, cuts, self.times.costs, beside=beside, at_least=known
+            )
+        with self.effort.part(share) as part:
+            answer = milp.solve(part, pivots=answer.pivots)
+        return max(bound, self._take_in(cuts, milp, alive, answer, integral=True))
 
     def relax(
         self, ops: list[int], longer: list[tuple[int, int]], share: float, start: StartOf | None
