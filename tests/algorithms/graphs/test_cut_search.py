@@ -186,7 +186,7 @@ def test_whole_numbers_begin_where_memory_has_a_price(monkeypatch):
 
 
 def test_a_program_too_large_for_the_effort_is_left_at_its_relaxation(monkeypatch):
-    """Whole numbers take some four times the iterations of the relaxation: here more than is left."""
+    """Whole numbers take four times the iterations of the relaxation: here more than is left."""
     search = tight_tree()
     search.knapsacks()
     cuts = search.cuts_at(search.places.spread(3))
