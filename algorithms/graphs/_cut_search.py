@@ -81,6 +81,7 @@ class CutSearch:
         self.suggested: list[Schedule] = []
         self.need: MemoryNeed | None = None
         self.solved_nonzeros = 0  # of the last program
+        self.was_whole = False  # whether the last MILP was solved in whole numbers
         # The cuts of the last relaxation, and where it came to.
         self.relaxed: tuple[list[int], Answer] | None = None
         self.bound_at: dict[int, float] = {}
@@ -130,9 +131,8 @@ class CutSearch:
         """Solve what follows the knapsacks: relaxations, MILPs of single cuts, then of several."""
         self.relaxations()
         dear = self._dear()
-        if len(dear) < _FEWEST_DEAR:
-            self.single_milps()
-        self.several_cuts(dear if len(dear) >= _FEWEST_DEAR else ())
+        self.single_milps()
+        self.several_cuts(dear)
 
     def keep(self, extra_s: float, how: str, ops: tuple[int, ...]) -> None:
         """Keep a bound if it is better than the known one; `ops` are the ops of its cuts."""
@@ -213,16 +213,14 @@ class CutSearch:
         is over budget beside a repeated run, the cuts on both sides of the run are added, and the
         MILP looks at memory beside that run. The search chooses; the bound holds for any choice.
         """
-        if not self.bound_at and not dear:
+        if not self.bound_at:
             return
-        chosen: list[int] = []
-        self.places.choose(chosen, list(dear[:_MOST_DEAR]))
-        if not chosen:
-            chosen = [max(self.bound_at, key=lambda op: self.bound_at[op])]
+        chosen = self._affordable(dear[:_MOST_DEAR])
+        solved = not chosen  # whether the MILP of those chosen is solved
+        chosen = chosen or [max(self.bound_at, key=lambda op: self.bound_at[op])]
         beside: set[tuple[int, int]] = set()  # (op of the cut behind, op that is repeated)
         spread = self.places.spread(_FEW_CUTS)
         self.worst = None
-        alone = len(chosen) == 1  # and known from the MILPs of single cuts
         while len(chosen) < _MOST_CUTS and not self.is_done():
             before = (len(chosen), len(beside))
             if self.worst is not None:
@@ -232,13 +230,13 @@ class CutSearch:
                 self.places.choose(chosen, [op - 1, op] if repeated else [op])
                 if op in chosen and op - 1 in chosen:
                     beside.update((op, again) for again in repeated)
-            if alone and before == (len(chosen), len(beside)):
+            if solved and before == (len(chosen), len(beside)):
                 self._choose_promising(chosen)
-            while spread and alone and before == (len(chosen), len(beside)):
+            while spread and solved and before == (len(chosen), len(beside)):
                 self.places.choose(chosen, [spread.pop(0)])
-            if alone and before == (len(chosen), len(beside)):
+            if solved and before == (len(chosen), len(beside)):
                 return
-            alone = True
+            solved = True
             chosen.sort()
             if not self.may(relaxation_work(self.nonzeros * len(chosen))):
                 return
@@ -248,8 +246,33 @@ class CutSearch:
                 integral=True,
                 beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
             )
-            if answer is None:
+            if answer is None or not self.was_whole:
                 return
+
+    def _affordable(self, dear: Sequence[int]) -> list[int]:
+        """The dearest cuts, so many that their MILP may be solved; none where these are too few.
+
+        How long the first node takes is known from the relaxation, which is solved for this.
+        """
+        chosen: list[int] = []
+        self.places.choose(chosen, list(dear))
+        while len(chosen) >= _FEWEST_DEAR:
+            if not self.may(relaxation_work(self.nonzeros * len(chosen))):
+                return []
+            milp, _ = cut_milp(self.table, self.cuts_at(chosen), self.times.costs)
+            with self.effort.part(_WHOLE_SHARE) as part:
+                answer = milp.solve(part, integral=False, halted=self._halted.is_set)
+            if self._may_be_whole(milp, answer):
+                return chosen
+            del chosen[(len(chosen) + 1) // 2 :]
+        return []
+
+    def _may_be_whole(self, milp: Milp, relaxed: Answer) -> bool:
+        """Whether there is effort for the first node of the MILP with that relaxation."""
+        if relaxed.pivots is None or not self.may(0.0):
+            return False
+        first = NodeWork.by_pivots(milp.num_nonzeros, relaxed.pivots).first
+        return not self.effort.counted or first <= self.effort.left
 
     def _choose_promising(self, chosen: list[int]) -> None:
         """Add all cuts at which something must be evicted, if their MILP is not too expensive.
@@ -290,11 +313,8 @@ class CutSearch:
         if answer.place is not None:
             self.relaxed = [cut.op for cut in cuts], answer
         bound = self._take_in(cuts, milp, alive, answer, integral=False)
-        if not integral or answer.pivots is None or not self.may(0.0):
-            return bound
-        # An MILP that is too expensive in whole numbers is left at its relaxation.
-        first = NodeWork.by_pivots(milp.num_nonzeros, answer.pivots).first
-        if self.effort.counted and first > self.effort.left:
+        self.was_whole = integral and not answer.infeasible and self._may_be_whole(milp, answer)
+        if not self.was_whole:
             return bound
         if len(cuts) > 1:
             known = self.extra_s / self.times.unit_s * (1 - 1e-9)
