@@ -26,6 +26,8 @@ from ._spread_relaxations import LARGE_SHARE, SpreadRelaxations
 # Most cuts that are looked at one by one, and most that are put into one MILP.
 _MOST_SINGLE = 12
 _MOST_WHOLE = 3
+# Whole numbers at a single cut are looked for where its relaxation proves that share of the best.
+_HOPEFUL = 0.96
 _MOST_CUTS = 40
 _FEW_CUTS = 5
 # The share of the effort that relaxations may take.
@@ -202,8 +204,9 @@ class CutSearch:
             if relaxed and not self.effort.allows(enough):
                 break
             relaxed[op] = self.solve([self.places.cut(op)], 0.3, integral=False) or 0.0
+        least = _HOPEFUL * self.extra_s
         for op in sorted(relaxed, key=lambda op: -relaxed[op])[:_MOST_WHOLE]:
-            if self.may(0.2 * enough):
+            if self.times.bound_s(relaxed[op]) >= least and self.may(0.2 * enough):
                 self.bound_at[op] = self.solve([self.places.cut(op)], 0.5, integral=True) or 0.0
 
     def several_cuts(self, dear: Sequence[int] = ()) -> None:
