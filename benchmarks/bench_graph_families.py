@@ -143,10 +143,10 @@ def run(graph: Graph, budget_bytes: int, planner: str, seed: int, effort: float)
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Run what the results file lacks."""
+    """Run what the results file lacks: rows, and planners of rows that are there."""
     progress.Progress = FirstPlan  # type: ignore[misc]  # the planners report to this one
     done = {
-        (row["family"], row["size"], row["budget"], row["seed"])
+        (row["family"], row["size"], row["budget"], row["seed"]): row
         for row in read(args.results)
         if row["effort"] >= args.effort or is_closed(row, args.again_above)
     }
@@ -155,13 +155,16 @@ def measure(args: argparse.Namespace) -> None:
     for planner in chosen:  # kernels are compiled outside of the times
         run(small, budget_of(small, "70%"), planner, 0, 0.1)
     for family, size, budget, seed in rows(args):
-        if (family, size, budget, seed) in done:
+        line = done.get((family, size, budget, seed), {})
+        found, effort = line.get("planners", {}), line.get("effort", args.effort)
+        lacking = [name for name in chosen if name not in found]
+        if not lacking:
             continue
         graph = graph_of(family, size, seed)
         budget_bytes = budget_of(graph, budget)
+        found |= {name: run(graph, budget_bytes, name, seed, effort) for name in lacking}
         line = {"family": family, "size": size, "budget": budget, "seed": seed}
-        found = {name: run(graph, budget_bytes, name, seed, args.effort) for name in chosen}
-        line |= {"ops": graph.num_ops, "effort": args.effort, "planners": found}
+        line |= {"ops": graph.num_ops, "effort": effort, "planners": found}
         with args.results.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(cells(line), flush=True)

@@ -19,13 +19,15 @@ from ._cut_rounds import CutRounds
 from ._cut_table import Cut, CutTable, Ints, Order, cut_bound, fixed_order_bounds
 from ._lazy_schedule import crowded_at, lazy_runs
 from ._memory_need import END, MemoryNeed, largest_need
-from ._milp import Answer, Milp, StartOf, milp_work, relaxation_work
+from ._milp import Answer, Milp, NodeWork, StartOf, milp_work, relaxation_work
 from ._scaling import SolverTimes, solver_times
 from ._spread_relaxations import LARGE_SHARE, SpreadRelaxations
 
 # Most cuts that are looked at one by one, and most that are put into one MILP.
 _MOST_SINGLE = 12
 _MOST_WHOLE = 3
+# Whole numbers at a single cut are looked for where its relaxation proves that share of the best.
+_HOPEFUL = 0.96
 _MOST_CUTS = 40
 _FEW_CUTS = 5
 # The share of the effort that relaxations may take.
@@ -33,6 +35,9 @@ _RELAXED_SHARE = 0.5
 # The share of what is left that an MILP of several cuts may take: one that takes longer is not
 # followed by an easier one.
 _WHOLE_SHARE = 0.8
+# MILPs of several cuts begin with those at which memory has a price in the last relaxation, of more
+# than that share of the dearest, where these are so many.
+_DEAR, _FEWEST_DEAR, _MOST_DEAR = 0.01, 2, 12
 # The work of the largest program of all cuts at once: its first node.
 _MOST_AT_ONCE = 1.0
 # In rounds, a share of the work is enough for the simplex method on programs of so many non-zeros.
@@ -78,6 +83,7 @@ class CutSearch:
         self.suggested: list[Schedule] = []
         self.need: MemoryNeed | None = None
         self.solved_nonzeros = 0  # of the last program
+        self.was_whole = False  # whether the last MILP was solved in whole numbers
         # The cuts of the last relaxation, and where it came to.
         self.relaxed: tuple[list[int], Answer] | None = None
         self.bound_at: dict[int, float] = {}
@@ -126,8 +132,9 @@ class CutSearch:
     def solve_milps(self) -> None:
         """Solve what follows the knapsacks: relaxations, MILPs of single cuts, then of several."""
         self.relaxations()
+        dear = self._dear()
         self.single_milps()
-        self.several_cuts()
+        self.several_cuts(dear)
 
     def keep(self, extra_s: float, how: str, ops: tuple[int, ...]) -> None:
         """Keep a bound if it is better than the known one; `ops` are the ops of its cuts."""
@@ -169,6 +176,13 @@ class CutSearch:
         until = SpreadRelaxations(self).run(relaxed_share)
         CutRounds(self).run(until)
 
+    def _dear(self) -> list[int]:
+        """The cuts at which memory has a price in the last relaxation, the dearest first."""
+        prices = self.places.prices
+        least = _DEAR * max(prices.values(), default=0.0)
+        dear = [op for op, price in prices.items() if price > least]
+        return sorted(dear, key=lambda op: (-prices[op], op))
+
     def cuts_at(self, ops: list[int]) -> list[Cut]:
         """The cuts at `ops`, by the order of their first runs."""
         return [self.places.cut(op) for op in sorted(ops)]
@@ -190,19 +204,23 @@ class CutSearch:
             if relaxed and not self.effort.allows(enough):
                 break
             relaxed[op] = self.solve([self.places.cut(op)], 0.3, integral=False) or 0.0
+        least = _HOPEFUL * self.extra_s
         for op in sorted(relaxed, key=lambda op: -relaxed[op])[:_MOST_WHOLE]:
-            if self.may(0.2 * enough):
+            if self.times.bound_s(relaxed[op]) >= least and self.may(0.2 * enough):
                 self.bound_at[op] = self.solve([self.places.cut(op)], 0.5, integral=True) or 0.0
 
-    def several_cuts(self) -> None:
+    def several_cuts(self, dear: Sequence[int] = ()) -> None:
         """Solve MILPs of several cuts, adding one where the suggestion is most over budget.
 
-        Where that is beside a repeated run, the cuts on both sides of the run are added, and the
+        They begin with the cuts `dear`, the dearest first, or with the best one. Where a suggestion
+        is over budget beside a repeated run, the cuts on both sides of the run are added, and the
         MILP looks at memory beside that run. The search chooses; the bound holds for any choice.
         """
         if not self.bound_at:
             return
-        chosen = [max(self.bound_at, key=lambda op: self.bound_at[op])]
+        chosen = self._affordable(dear[:_MOST_DEAR])
+        solved = not chosen  # whether the MILP of those chosen is solved
+        chosen = chosen or [max(self.bound_at, key=lambda op: self.bound_at[op])]
         beside: set[tuple[int, int]] = set()  # (op of the cut behind, op that is repeated)
         spread = self.places.spread(_FEW_CUTS)
         self.worst = None
@@ -215,12 +233,13 @@ class CutSearch:
                 self.places.choose(chosen, [op - 1, op] if repeated else [op])
                 if op in chosen and op - 1 in chosen:
                     beside.update((op, again) for again in repeated)
-            if before == (len(chosen), len(beside)):
+            if solved and before == (len(chosen), len(beside)):
                 self._choose_promising(chosen)
-            while spread and before == (len(chosen), len(beside)):
+            while spread and solved and before == (len(chosen), len(beside)):
                 self.places.choose(chosen, [spread.pop(0)])
-            if before == (len(chosen), len(beside)):
+            if solved and before == (len(chosen), len(beside)):
                 return
+            solved = True
             chosen.sort()
             if not self.may(relaxation_work(self.nonzeros * len(chosen))):
                 return
@@ -230,8 +249,33 @@ class CutSearch:
                 integral=True,
                 beside=[(chosen.index(op) - 1, again) for op, again in sorted(beside)],
             )
-            if answer is None:
+            if answer is None or not self.was_whole:
                 return
+
+    def _affordable(self, dear: Sequence[int]) -> list[int]:
+        """The dearest cuts, so many that their MILP may be solved; none where these are too few.
+
+        How long the first node takes is known from the relaxation, which is solved for this.
+        """
+        chosen: list[int] = []
+        self.places.choose(chosen, list(dear))
+        while len(chosen) >= _FEWEST_DEAR:
+            if not self.may(relaxation_work(self.nonzeros * len(chosen))):
+                return []
+            milp, _ = cut_milp(self.table, self.cuts_at(chosen), self.times.costs)
+            with self.effort.part(_WHOLE_SHARE) as part:
+                answer = milp.solve(part, integral=False, halted=self._halted.is_set)
+            if self._may_be_whole(milp, answer):
+                return chosen
+            del chosen[(len(chosen) + 1) // 2 :]
+        return []
+
+    def _may_be_whole(self, milp: Milp, relaxed: Answer) -> bool:
+        """Whether there is effort for the first node of the MILP with that relaxation."""
+        if relaxed.pivots is None or not self.may(0.0):
+            return False
+        first = NodeWork.by_pivots(milp.num_nonzeros, relaxed.pivots).first
+        return not self.effort.counted or first <= self.effort.left
 
     def _choose_promising(self, chosen: list[int]) -> None:
         """Add all cuts at which something must be evicted, if their MILP is not too expensive.
@@ -258,28 +302,31 @@ class CutSearch:
         The MILP may take `share` of the effort left. ``None`` where a clock ends the search before
         HiGHS would solve the first relaxation: until then HiGHS looks at no clock.
         """
-        known = 0.0
-        if integral and len(cuts) > 1:
-            known = self.extra_s / self.times.unit_s * (1 - 1e-9)
         milp, alive = cut_milp(
             self.table,
             cuts,
             self.times.costs,
             beside=beside,
-            at_least=known,
             doubling=self.places.doubling and not integral,
         )
         if not self.effort.counted and not self.effort.allows(relaxation_work(milp.num_nonzeros)):
             return None
-        if self.effort.counted:
-            # An MILP that is too expensive in whole numbers is relaxed: its optimum is a bound as
-            # well.
-            integral = integral and milp_work(milp.num_nonzeros) <= self.effort.left
         with self.effort.part(share) as part:
-            answer = milp.solve(part, integral=integral, halted=self._halted.is_set)
-        if not integral and answer.place is not None:
+            answer = milp.solve(part, integral=False, halted=self._halted.is_set)
+        if answer.place is not None:
             self.relaxed = [cut.op for cut in cuts], answer
-        return self._take_in(cuts, milp, alive, answer, integral=integral)
+        bound = self._take_in(cuts, milp, alive, answer, integral=False)
+        self.was_whole = integral and not answer.infeasible and self._may_be_whole(milp, answer)
+        if not self.was_whole:
+            return bound
+        if len(cuts) > 1:
+            known = self.extra_s / self.times.unit_s * (1 - 1e-9)
+            milp, alive = cut_milp(
+                self.table, cuts, self.times.costs, beside=beside, at_least=known
+            )
+        with self.effort.part(share) as part:
+            answer = milp.solve(part, pivots=answer.pivots)
+        return max(bound, self._take_in(cuts, milp, alive, answer, integral=True))
 
     def relax(
         self, ops: list[int], longer: list[tuple[int, int]], share: float, start: StartOf | None

@@ -146,6 +146,36 @@ def test_work_ends_the_search_with_a_bound():
     assert milp.solve(Effort(0.01)).bound == cut_short.bound
 
 
+def test_with_the_iterations_of_the_relaxation_work_is_counted_by_iterations():
+    """The same optimum; the work is that of the iterations, whatever the size promises."""
+    milp = hard_knapsack()
+    relaxed = milp.solve(Effort(5.0), integral=False)
+    by_size, by_pivots, short = Effort(50.0), Effort(50.0), Effort(1e-4)
+    expected = milp.solve(by_size)
+    found = milp.solve(by_pivots, pivots=relaxed.pivots)
+    assert found.finished
+    assert found.bound == pytest.approx(expected.bound, rel=1e-9)
+    assert found.pivots > relaxed.pivots
+    each = _milp._PIVOT + _milp._PIVOT_NONZERO * milp.num_nonzeros
+    assert by_pivots.spent == pytest.approx(
+        relaxation_work(milp.num_nonzeros) + each * found.pivots
+    )
+    cut_short = milp.solve(short, pivots=relaxed.pivots)
+    assert not cut_short.finished
+    assert cut_short.bound <= found.bound + 1e-6
+
+
+def test_an_infeasible_program_is_known_as_such_by_iterations_too():
+    """Two rows that exclude each other."""
+    milp = Milp()
+    x = milp.variables(2, cost=1.0, integral=True)
+    milp.placed(1, ([0, 0], x, 1.0), lb=2.0, ub=np.inf)
+    milp.placed(1, ([0, 0], x, 1.0), lb=-np.inf, ub=1.0)
+    answer = milp.solve(Effort(5.0), pivots=1)
+    assert answer.infeasible
+    assert answer.x is None
+
+
 @pytest.mark.slow
 def test_work_follows_the_iterations_of_the_solver():
     """A unit is what a core does in about a second: 2,500 iterations, with cuts and heuristics.
