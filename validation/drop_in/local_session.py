@@ -222,23 +222,27 @@ class LocalSession(Session):
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
         """Schedules of `part` with which the step fits the budget, beside what is resident."""
-        return self.plans.within(part, binding, self._held.total_bytes + self._kept_earlier())
+        return self.plans.within(part, binding, self._beside_call())
 
     def room_for(self, part: TracedPart, binding: Binding) -> float:
         """Bytes that the present call may take beside what is resident, as far as it is known."""
         if self.budget_bytes is None:
             return math.inf
-        beside = max(
-            self._held.total_bytes + self._kept_earlier(),
-            self.plans.known.resident.now.resident_bytes,
-        )
-        return self.budget_bytes - beside
+        return self.budget_bytes - self._beside_call()
 
-    def _kept_earlier(self) -> int:
-        """Bytes that earlier calls of the step keep for their backward, and what it was given."""
-        earlier = [call for call in self._step.calls.rows[:-1] if call.is_open]
-        given = self._step.calls.rows[0].shared_bytes if earlier else 0
-        return given + sum(call.kept_bytes for call in earlier)
+    def _beside_call(self) -> int:
+        """Bytes beside the present call: what is resident, and what earlier calls keep.
+
+        Its inputs count with the call itself.
+        """
+        resident = max(self._held.total_bytes, self.plans.known.resident.now.resident_bytes)
+        *others, present = self._step.calls.rows
+        earlier = [call for call in others if call.is_open]
+        if not earlier:
+            return resident
+        given = self._step.calls.rows[0].shared_bytes
+        kept = given + sum(call.kept_bytes for call in earlier)
+        return resident + kept - present.shared_bytes
 
     def _watched(self, part: TracedPart) -> dict[int, int]:
         """Bytes, by address, of what the code behind a forward of `part` may release."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.local_session import LocalSession  # noqa: E402
+from schedsim.validation.drop_in.plans.resident_by_kind import Before  # noqa: E402
+from schedsim.validation.drop_in.records.step_record import StepKind  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -49,6 +54,24 @@ class Broken(nn.Module):
         for block in self.blocks:
             x = block(x)
         return x
+
+
+def test_schedules_are_compared_beside_what_other_models_and_earlier_calls_keep():
+    """A critic is called twice while the step of an actor is open."""
+
+    def call(kept, shared, is_open=True):
+        return SimpleNamespace(kept_bytes=kept, shared_bytes=shared, is_open=is_open)
+
+    session = LocalSession(DropInOptions(1000))
+    session.plans.known.take_fixed()
+    session.plans.known.resident.begin(StepKind(0), Before(100, 50))
+    rows = session._step.calls.rows
+    rows.append(call(40, 10))
+    assert session.room_for(None, ()) == 1000 - 150
+    rows.append(call(70, 15))  # of which the first has made 5, and 10 are given to both
+    assert session.room_for(None, ()) == 1000 - (150 + 10 + 40 - 15)
+    rows[0].is_open = False
+    assert session.room_for(None, ()) == 1000 - 150
 
 
 def loop(model, batch):
