@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -79,6 +80,7 @@ class LocalSession(Session):
         self._awaits_others: bool | None = None  # as the first step told
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
+        self._has_traced = False  # whether graphs have come since a step began
 
     @property
     def is_compared(self) -> bool:
@@ -138,6 +140,11 @@ class LocalSession(Session):
         known = self.plans.known
         records, known.records = known.records, []
         return refusals.refusal(records[-1]) if records else error
+
+    def add(self, part: TracedPart) -> None:
+        """Add `part` to the parts that steps may run."""
+        super().add(part)
+        self._has_traced = True
 
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
@@ -382,6 +389,10 @@ class LocalSession(Session):
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None
+        if self._has_traced:
+            # Dynamo leaves cycles, with tensors of the code that it has run between graphs.
+            self._has_traced = False
+            gc.collect()
         num_ended, member = records_ended(), self._resident.member
         close_all()
         self._tell_refusals()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import weakref
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.local_session import LocalSession  # noqa: E402
@@ -85,6 +87,32 @@ def loop(model, batch):
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def in_a_cycle():
+    """A tensor that only a collection of cycles frees, as Dynamo leaves where it traces."""
+    box = [torch.zeros(8)]
+    box.append(box)
+    return weakref.ref(box[0])
+
+
+def test_what_a_trace_leaves_in_cycles_is_gone_in_the_next_step():
+    model, x = nn.Linear(8, 8), torch.randn(4, 8)
+    options = {"budget": "1MB", "effort": 0.1}
+    step = torch.compile(model, backend="schedsim", options=options)
+    gc.disable()
+    try:
+        for _ in range(3):  # later steps are measured, and planned
+            step(x).sum().backward()
+        session = session_of(options)
+        settled = in_a_cycle()
+        step(x).sum().backward()
+        assert settled() is not None  # nothing was traced: no time is spent
+        session.add(session.parts[0])
+        step(x).sum().backward()
+        assert settled() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow
