@@ -550,7 +550,10 @@ class StepPlans:
             note(record, found.peak_bytes)
             chosen.update(zip(record.keys, found.costs, strict=True))
         if refused:  # the next try would be refused again by the kind of step that takes most
-            raise max(refused, key=lambda error: error.min_feasible_bytes or 0)
+            # Taken out of the list: in a cycle with this frame, it would hold the frames of a step
+            # that goes on all the same, and with them all that this keeps.
+            refused.sort(key=lambda error: error.min_feasible_bytes or 0)
+            raise refused.pop()
         numbers |= {key: cost.number for key, cost in chosen.items()}
         known.peaks, known.numbers = peaks, numbers
         for key, number in numbers.items():
