@@ -210,9 +210,8 @@ class LocalSession(Session):
         except InfeasibleBudgetError as error:
             self._put_off(error)
             number = chosen()
-        calls = self._step.calls
-        if earlier and not self.is_rehearsing and self.plans.unmeasured.is_new((*calls.keys, key)):
-            number = self.plans.beside_calls(number, key, binding, kept)
+        if not self.is_rehearsing:
+            number = self._beside_later(number, key, binding, kept)
         part = self.parts[index]  # perhaps in small groups now
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
@@ -225,6 +224,23 @@ class LocalSession(Session):
         if earlier or part.sums or self.cast is not None:
             call.parameters = Trained.by(part, arguments, self.cast)
         self._step.calls.rows.append(call)
+        return number
+
+    def _beside_later(self, number: int, key: Key, binding: Binding, kept: int) -> int:
+        """A schedule for a call where the step is of a kind that was not measured.
+
+        Parameters
+        ----------
+        number
+            The schedule by which it runs in those that were.
+        kept
+            Bytes that earlier calls keep.
+        """
+        keys, unmeasured = (*self._step.calls.keys, key), self.plans.unmeasured
+        if key in self.plans.known.numbers and unmeasured.may_go_on(keys):
+            return self.plans.least_for(key, binding)
+        if self._step.calls.opened and unmeasured.is_new(keys):
+            return self.plans.beside_calls(number, key, binding, kept)
         return number
 
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:

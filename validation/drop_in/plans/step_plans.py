@@ -350,7 +350,12 @@ class StepPlans:
         cost = part.cost(number, binding)
         if beside + max(cost.forward_bytes, cost.backward_bytes) <= known.budget_bytes:
             return number
-        return self._lines.least_number(part, binding, self.beside_bytes() + self.least_bytes())
+        return self.least_for(key, binding)
+
+    def least_for(self, key: Key, binding: Binding) -> int:
+        """The schedule of a call that leaves most to calls which no plan is for."""
+        beside = self.beside_bytes() + self.least_bytes()
+        return self._lines.least_number(self._parts[key[0]], binding, beside)
 
     def _least_beside(self, index: int, binding: Binding) -> int:
         """The schedule of part `index` that leaves most to the steps of other models."""
