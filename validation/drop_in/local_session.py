@@ -63,6 +63,7 @@ class LocalSession(Session):
         THE_ROUND.joins(self._resident.member.number, self.plans)
         self._resident.member.least_bytes = self.plans.least_bytes
         self._resident.member.budget_bytes = self._fixed_budget
+        self.plans.known.uncounted_bytes = self._resident.member.most_uncounted_bytes
         self.plans.known.adam_bytes = self._resident.member.adam_bytes
         self.plans.known.optimizer_bytes = self._optimizer_bytes
         self.plans.known.gradient_bytes = self._held.coming_gradient_bytes
@@ -561,6 +562,7 @@ class LocalSession(Session):
                 raise
             least = error.min_feasible_bytes
             remedy = f"; budget={least} has room for them" if least else ""
+            self._resident.member.uncounted_bytes = least or 0
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident.restore(before)
             made = "before a step" if self._graphs.num_bytes else "behind a step"
