@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-_ATTENTION = _run = torch._C._nn.scaled_dot_product_attention
+_ATTENTION = _run = torch.nn.functional.scaled_dot_product_attention
 _FORM = "example_value"  # what Dynamo's nodes keep their fake tensors by
 _OPTIONS = ("dropout_p", "scale", "enable_gqa")
 

@@ -453,9 +453,10 @@ def test_a_model_that_was_not_called_yet_counts_and_is_awaited():
     session = session_of(options[1])
     assert session.plans.known.resident.now.lasting_bytes >= actor_bytes
     assert backend._sessions[id(options[0])][1].has_model
+    assert id(options[0]) in backend._uncalled
     assert backend._is_coming()
     act(torch.randn(4, 64)).sum().backward()
-    assert not backend._is_coming()
+    assert id(options[0]) not in backend._uncalled
 
 
 ASKING = """
