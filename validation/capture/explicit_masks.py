@@ -8,14 +8,15 @@ kernel shares them without one. Whether bits differ is tried on made-up numbers 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-_ATTENTION = _run = torch.nn.functional.scaled_dot_product_attention
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_run: Callable[..., Tensor] = _ATTENTION
 _FORM = "example_value"  # what Dynamo's nodes keep their fake tensors by
 _OPTIONS = ("dropout_p", "scale", "enable_gqa")
 
