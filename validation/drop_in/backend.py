@@ -41,6 +41,7 @@ from ..torch_private.dynamo_settings import (
     was_asked_for,
 )
 from ..torch_private.frame_callbacks import (
+    is_for_one_graph,
     options_of,
     when_call_ends,
     when_compiling,
@@ -258,6 +259,15 @@ class _Frames:
                 known[1].say_rounding(line)
         skipped = skipped_code(frame, self._breaks)
         if skipped is None:
+            return
+        if is_for_one_graph(frame):  # which raises, and runs nothing as it is
+            if "use_numpy_random_stream" in skipped[1]:
+                warn_user(
+                    f"{name_of(skipped[0])} draws by NumPy, which a graph would do by torch's "
+                    "generator, with other numbers than the plain step's: so fullgraph=True "
+                    "raises; without it, the graph breaks there, and the step is within the budget",
+                    PlainStepWarning,
+                )
             return
         self._skipped.append(skipped)
         if len(self._skipped) > 1:

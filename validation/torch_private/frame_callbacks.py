@@ -37,6 +37,11 @@ def options_of(frame: FrameType) -> Mapping[str, Any]:
     return options_in(compilers_within(frame.f_locals.get("compiler_fn"))) or {}
 
 
+def is_for_one_graph(frame: FrameType) -> bool:
+    """Whether what is compiled in `frame` raises where its graph would break (``fullgraph``)."""
+    return bool(frame.f_locals.get("one_graph"))
+
+
 def when_call_ends(call: Callable[[], None]) -> bool:
     """Have `call` called when the outermost compiled call ends; whether there is such a call."""
     frame: FrameType | None = sys._getframe()

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -549,3 +550,31 @@ def test_a_mask_is_told_of_where_it_rounds_otherwise(heads, monkeypatch):
     is_equal = torch.equal(model.project.weight.grad, plain.project.weight.grad)
     assert is_equal == (heads == 4)
     assert ["builds a mask where it is traced" in it for it in said] == [True] * (not is_equal)
+
+
+class Drawing(torch.nn.Linear):
+    """Draws by NumPy."""
+
+    def forward(self, x):
+        return super().forward(x * torch.from_numpy(numpy.random.rand(*x.shape)).float())
+
+
+def test_a_draw_by_numpy_in_one_graph_says_why_it_raises():
+    """And not that the step runs as it is; torch's own hint names a setting that is ours."""
+    torch._dynamo.reset()
+    model, x = Drawing(4, 4), torch.randn(2, 4)
+    options = {"budget": "1MB", "effort": 0.1}
+    step = torch.compile(model, backend="schedsim", options=options, fullgraph=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(Exception, match="numpy_random_stream"):
+            step(x)
+    [line] = [str(it.message) for it in caught if issubclass(it.category, PlainStepWarning)]
+    assert "Drawing.forward draws by NumPy" in line
+    assert "fullgraph=True raises" in line
+    torch._dynamo.reset()
+    numpy.random.seed(2)
+    step = torch.compile(model, backend="schedsim", options=options)
+    found = step(x)
+    numpy.random.seed(2)
+    assert torch.equal(found, model(x))
