@@ -6,8 +6,9 @@
 A row is a loop, a way to give its models a budget, and a share of the plain loop's peak. Where that
 is refused, the loop is tried again with the budget that the refusal names, until one is taken. The
 row says how often it was refused, what was named last, and the most bytes that the CPU allocator
-had live at any time of the loop, its first steps among it, over that budget (`live_bytes.py`).
-Every try is a process of its own. Needs a C++ compiler, and the extra `torch`.
+had live at any time of the loop, its first steps among it, over that budget (`live_bytes.py`); and
+whether parameters, buffers, gradients and the generator are those of the plain loop behind each
+step, to the bit. Every try is a process of its own. Needs a C++ compiler, and the extra `torch`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ import multiprocessing
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from live_bytes import counter
+from schedsim.validation.guards.tensor_bits import bits_of
 from torch import Tensor, nn
 
 import schedsim
@@ -211,7 +214,9 @@ def teacher(give: Give) -> Iterator[None]:
     average = copy.deepcopy(student).requires_grad_(False)
     x, y = torch.randn(BATCH, 32, 64), torch.randn(BATCH, 32, 64)
     optimizer = adam(student)
-    learn = give(student, x, beside=[y, *average.parameters()])
+    wanted = torch.empty(BATCH, 64)  # what the teacher will say
+    learn = give(student, x, beside=[y, wanted, *average.parameters()])
+    del wanted
     while True:
         with torch.no_grad():
             wanted = average(y).softmax(-1)
@@ -362,14 +367,22 @@ def tried(loop: str, way: str, budget: int, named: bool = False) -> dict[str, An
     before = count.live_bytes()
     count.reset_peak()
     row: dict[str, Any] = {"budget": budget}
-    peaks = []
+    peaks: list[int] = []
+    digests: list[int] = []
+    models: list[weakref.ref[nn.Module]] = []  # a loop may delete them
+
+    def give(model: nn.Module, *inputs: Tensor, **more: Any) -> Any:
+        models.append(weakref.ref(model))
+        return given(way, budget, named, model, *inputs, **more)
+
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            steps = make(partial(given, way, budget, named))
+            steps = make(give)
             for _ in range(num_steps):
                 next(steps)
                 peaks.append(count.peak_bytes() - before)
+                digests.append(digest_of(it for one in models if (it := one()) is not None))
                 count.reset_peak()
         except Exception as error:  # by the backend it comes in an error of Dynamo's
             text = f"{error}; {getattr(error, 'hint', '')}"
@@ -381,8 +394,16 @@ def tried(loop: str, way: str, budget: int, named: bool = False) -> dict[str, An
     return row | {
         "peaks": peaks,
         "peak": max(peaks, default=0),
+        "digests": digests,
         "lines": list(dict.fromkeys(lines)),
     }
+
+
+def digest_of(models: Iterable[nn.Module]) -> int:
+    """A number for every bit of what `models` and the generator hold."""
+    held = [t for it in models for t in (*it.parameters(), *it.buffers())]
+    gradients = [t.grad for t in held if t.grad is not None]
+    return hash(tuple(bits_of(t)[-1] for t in (*held, *gradients, torch.get_rng_state())))
 
 
 def _send(pipe: Any, *arguments: Any) -> None:
@@ -405,8 +426,11 @@ def apart(*arguments: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def row_of(loop: str, way: str, share: float, plain: int, named: bool) -> dict[str, Any]:
-    """The tries of a loop, from a share of the plain peak on."""
+def row_of(
+    loop: str, way: str, share: float, its_plain: dict[str, Any], named: bool
+) -> dict[str, Any]:
+    """The tries of a loop, from a share of the peak of its plain one on."""
+    plain = its_plain["peak"]
     started, budget, refusals = time.monotonic(), int(share * plain), []
     for _ in range(MOST_TRIES):
         found = apart(loop, way, budget, named)
@@ -414,6 +438,8 @@ def row_of(loop: str, way: str, share: float, plain: int, named: bool) -> dict[s
             break
         refusals.append({key: found[key] for key in ("budget", "step", "named", "says")})
         budget = found["named"]
+    digests = found.pop("digests", [])
+    found["is_equal"] = digests == its_plain["digests"][: len(digests)]
     row = {"loop": loop, "way": way, "share": share, "plain": plain, "refusals": refusals} | found
     return row | {"seconds": round(time.monotonic() - started, 1)}
 
@@ -422,11 +448,12 @@ def shown(row: dict[str, Any]) -> str:
     """A line for who watches."""
     peak = row.get("peak", 0) / row.get("budget", 1)
     refused = [f"{it['budget'] / 1e6:.2f}@{it['step']}" for it in row["refusals"]]
+    bits = "equal" if row["is_equal"] else "DIFFERS"
     says = row.get("crash") or (row.get("says", "")[:200] if "refused" in row else "")
     return (
         f"{row['loop']:<14}{row['way']:<9}{row['share']:>5.0%}  refused {len(refused)} "
         f"({', '.join(refused)})  budget {row.get('budget', 0) / 1e6:.2f} "
-        f"({row.get('budget', 0) / row['plain']:.1%})  peak/budget {peak:.4f}  "
+        f"({row.get('budget', 0) / row['plain']:.1%})  peak/budget {peak:.4f}  {bits}  "
         f"{row['seconds']:.0f} s  {len(row.get('lines', []))} lines {says}"
     )
 
@@ -444,7 +471,7 @@ def main() -> None:
     ways = [it for it in args.ways.split(";") if it] or list(WAYS)
     shares = [float(it) for it in args.shares.split(";") if it] or list(SHARES)
     for loop in loops:
-        plain = apart(loop, "plain", 1)["peak"]
+        plain = apart(loop, "plain", 1)
         for way in ways:
             for share in shares:
                 row = row_of(loop, way, share, plain, args.name_others)

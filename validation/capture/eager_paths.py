@@ -71,15 +71,19 @@ class EagerAnswers:
     others : list[str]
         Lines on modules that were told yes, and take a path with other last bits than the plain
         step.
+    masks : list[str]
+        Lines on those whose masks have other last bits where the kernel of attention has.
     """
 
     def __init__(self) -> None:
         self.others: list[str] = []
+        self.masks: list[str] = []
 
     def __call__(self, module: str) -> bool | None:
         """The answer to `module`; ``None`` for Dynamo's own."""
-        if module in _OTHER_PATHS:
-            self.others.append(f"{module} {_OTHER_PATHS[module]}")
+        path = _OTHER_PATHS.get(module)
+        if path is not None:
+            (self.masks if path is _MASK else self.others).append(f"{module} {path}")
         return False if module == _EXPERTS else None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -14,11 +15,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..capture.eager_paths import EagerAnswers
+from ..capture.explicit_masks import explicit_masks_round
 from ..capture.program import Program
 from ..capture.program_builder import communicates
 from ..compiled.without_backward import compiled_without_backward, needs_no_gradient
 from ..guards.plan_variants import PlainStepWarning
 from ..torch_private.compile_questions import answering
+from ..torch_private.compiled_models import modules_given, options_given
 from ..torch_private.dynamo_graphs import (
     as_function,
     checkpointed_writes,
@@ -38,7 +41,7 @@ from ..torch_private.dynamo_settings import (
     was_asked_for,
 )
 from ..torch_private.frame_callbacks import (
-    options_given,
+    is_for_one_graph,
     options_of,
     when_call_ends,
     when_compiling,
@@ -66,6 +69,8 @@ from .traced_python import TracedPython, counted_since
 
 _MOST_SESSIONS = 64
 _sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()
+_masks: WeakKeyDictionary[Session, list[str]] = WeakKeyDictionary()
+_uncalled: set[int] = set()  # keys of those of which no graph has come
 
 
 def schedsim(
@@ -125,7 +130,9 @@ def _planned(
     keep_layers_whole(graph_module)
     _say_last_trace()
     python = TracedPython(graph_module)
-    part = compiled_part(session_of(options), graph_module, inputs)
+    session = session_of(options)
+    _say_masks(session, graph_module)
+    part = compiled_part(session, graph_module, inputs)
 
     def run(*arguments: Any) -> Any:
         python.refuse_changed()
@@ -133,6 +140,15 @@ def _planned(
         return part(*arguments)
 
     return run
+
+
+def _say_masks(session: Session, graph_module: torch.fx.GraphModule) -> None:
+    """Say that masks were made explicit, once their attention rounds otherwise by that."""
+    lines = _masks.setdefault(session, [])
+    lines += (line for line in _frames.mask_lines if line not in lines)
+    if lines and explicit_masks_round(graph_module):
+        for line in lines:
+            session.say_rounding(line)
 
 
 def _say_last_trace() -> None:
@@ -206,6 +222,11 @@ class _Frames:
         self._skipped: list[tuple[CodeType, str]] = []
 
     @property
+    def mask_lines(self) -> list[str]:
+        """Lines on the masks of the present function."""
+        return self._answers.masks
+
+    @property
     def is_given_up(self) -> bool:
         """Whether Dynamo has given a function up in this call, and traces what that one calls."""
         return bool(self._skipped)
@@ -239,6 +260,15 @@ class _Frames:
         skipped = skipped_code(frame, self._breaks)
         if skipped is None:
             return
+        if is_for_one_graph(frame):  # which raises, and runs nothing as it is
+            if "use_numpy_random_stream" in skipped[1]:
+                warn_user(
+                    f"{name_of(skipped[0])} draws by NumPy, which a graph would do by torch's "
+                    "generator, with other numbers than the plain step's: so fullgraph=True "
+                    "raises; without it, the graph breaks there, and the step is within the budget",
+                    PlainStepWarning,
+                )
+            return
         self._skipped.append(skipped)
         if len(self._skipped) > 1:
             return
@@ -270,15 +300,44 @@ def _say_skipped(skipped: Sequence[tuple[CodeType, str]]) -> None:
 def session_of(options: Mapping[str, Any] | None) -> Session:
     """The session of one `torch.compile`: each call has its own mapping of options."""
     key = id(options)
-    if key not in _sessions:
-        _sessions[key] = (options, LocalSession(DropInOptions.read(options)))
-        while len(_sessions) > _MOST_SESSIONS:
-            _sessions.popitem(last=False)
+    if key not in _sessions or key in _uncalled:
+        _known_session(options)
+        _uncalled.discard(key)
+        _see_modules()
     return _sessions[key][1]
 
 
+def _known_session(options: Mapping[str, Any] | None) -> Session:
+    key = id(options)
+    if key not in _sessions:
+        _sessions[key] = (options, LocalSession(DropInOptions.read(options)))
+        while len(_sessions) > _MOST_SESSIONS:
+            oldest, _ = _sessions.popitem(last=False)
+            _uncalled.discard(oldest)
+    return _sessions[key][1]
+
+
+def _see_modules() -> None:
+    """Count what modules hold that have a budget, those that were not called yet among them.
+
+    All of a module's parameters, where graphs have those alone that they read. What is called
+    later is there from now on.
+    """
+    for options, module in modules_given(schedsim):
+        is_new = id(options) not in _sessions
+        try:
+            session = _known_session(options)
+        except SchedsimError:  # which it raises when it is called
+            continue
+        if is_new:
+            _uncalled.add(id(options))
+        session.see(module)
+
+
 def _is_coming() -> bool:
-    """Whether a model was compiled with a budget, and no graph of it has come."""
+    """Whether a model was compiled with a budget, is there, and no graph of it has come."""
+    if any(_sessions[key][1].has_model for key in _uncalled):
+        return True
     return any(id(options) not in _sessions for options in options_given(schedsim))
 
 

@@ -311,9 +311,10 @@ class BudgetedCall:
             warn_user(line, RoundingWarning)
         else:
             self._is_plain = True
+            what = "could not be run, or planned" if found.is_error else "is not its plain step"
             line = (
-                f"a new graph of {name} is not its plain step: {found}; it runs as it is from now "
-                "on, not within the budget"
+                f"a new graph of {name} {what}: {found}; the model runs as it is from now on, not "
+                "within the budget"
             )
             session.note(line)
             warn_user(line, PlainStepWarning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -62,6 +63,7 @@ class LocalSession(Session):
         THE_ROUND.joins(self._resident.member.number, self.plans)
         self._resident.member.least_bytes = self.plans.least_bytes
         self._resident.member.budget_bytes = self._fixed_budget
+        self.plans.known.uncounted_bytes = self._resident.member.most_uncounted_bytes
         self.plans.known.adam_bytes = self._resident.member.adam_bytes
         self.plans.known.optimizer_bytes = self._optimizer_bytes
         self.plans.known.gradient_bytes = self._held.coming_gradient_bytes
@@ -79,6 +81,7 @@ class LocalSession(Session):
         self._awaits_others: bool | None = None  # as the first step told
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
+        self._has_traced = False  # whether graphs have come since a step began
 
     @property
     def is_compared(self) -> bool:
@@ -138,6 +141,11 @@ class LocalSession(Session):
         known = self.plans.known
         records, known.records = known.records, []
         return refusals.refusal(records[-1]) if records else error
+
+    def add(self, part: TracedPart) -> None:
+        """Add `part` to the parts that steps may run."""
+        super().add(part)
+        self._has_traced = True
 
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
@@ -203,9 +211,8 @@ class LocalSession(Session):
         except InfeasibleBudgetError as error:
             self._put_off(error)
             number = chosen()
-        calls = self._step.calls
-        if earlier and not self.is_rehearsing and self.plans.unmeasured.is_new((*calls.keys, key)):
-            number = self.plans.beside_calls(number, key, binding, kept)
+        if not self.is_rehearsing:
+            number = self._beside_later(number, key, binding, kept)
         part = self.parts[index]  # perhaps in small groups now
         number = part.trust.refused.get(number, number)
         kept = part.cost(number, binding).kept_bytes
@@ -220,25 +227,46 @@ class LocalSession(Session):
         self._step.calls.rows.append(call)
         return number
 
+    def _beside_later(self, number: int, key: Key, binding: Binding, kept: int) -> int:
+        """A schedule for a call where the step is of a kind that was not measured.
+
+        Parameters
+        ----------
+        number
+            The schedule by which it runs in those that were.
+        kept
+            Bytes that earlier calls keep.
+        """
+        keys, unmeasured = (*self._step.calls.keys, key), self.plans.unmeasured
+        if key in self.plans.known.numbers and unmeasured.may_go_on(keys):
+            return self.plans.least_for(key, binding)
+        if self._step.calls.opened and unmeasured.is_new(keys):
+            return self.plans.beside_calls(number, key, binding, kept)
+        return number
+
     def others_that_fit(self, part: TracedPart, binding: Binding) -> list[int]:
         """Schedules of `part` with which the step fits the budget, beside what is resident."""
-        return self.plans.within(part, binding, self._held.total_bytes + self._kept_earlier())
+        return self.plans.within(part, binding, self._beside_call())
 
     def room_for(self, part: TracedPart, binding: Binding) -> float:
         """Bytes that the present call may take beside what is resident, as far as it is known."""
         if self.budget_bytes is None:
             return math.inf
-        beside = max(
-            self._held.total_bytes + self._kept_earlier(),
-            self.plans.known.resident.now.resident_bytes,
-        )
-        return self.budget_bytes - beside
+        return self.budget_bytes - self._beside_call()
 
-    def _kept_earlier(self) -> int:
-        """Bytes that earlier calls of the step keep for their backward, and what it was given."""
-        earlier = [call for call in self._step.calls.rows[:-1] if call.is_open]
-        given = self._step.calls.rows[0].shared_bytes if earlier else 0
-        return given + sum(call.kept_bytes for call in earlier)
+    def _beside_call(self) -> int:
+        """Bytes beside the present call: what is resident, and what earlier calls keep.
+
+        Its inputs count with the call itself.
+        """
+        resident = max(self._held.total_bytes, self.plans.known.resident.now.resident_bytes)
+        *others, present = self._step.calls.rows
+        earlier = [call for call in others if call.is_open]
+        if not earlier:
+            return resident
+        given = self._step.calls.rows[0].shared_bytes
+        kept = given + sum(call.kept_bytes for call in earlier)
+        return resident + kept - present.shared_bytes
 
     def _watched(self, part: TracedPart) -> dict[int, int]:
         """Bytes, by address, of what the code behind a forward of `part` may release."""
@@ -378,6 +406,10 @@ class LocalSession(Session):
 
     def _begin_step(self, part: TracedPart, arguments: list[Any], binding: Binding) -> None:
         may_start, self._may_start = self._may_start, None
+        if self._has_traced:
+            # Dynamo leaves cycles, with tensors of the code that it has run between graphs.
+            self._has_traced = False
+            gc.collect()
         num_ended, member = records_ended(), self._resident.member
         close_all()
         self._tell_refusals()
@@ -530,6 +562,7 @@ class LocalSession(Session):
                 raise
             least = error.min_feasible_bytes
             remedy = f"; budget={least} has room for them" if least else ""
+            self._resident.member.uncounted_bytes = least or 0
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident.restore(before)
             made = "before a step" if self._graphs.num_bytes else "behind a step"

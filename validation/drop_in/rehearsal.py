@@ -217,8 +217,9 @@ def _compared(
         within = "within rounding" if rounded else "to the bit"
         return f"outputs, gradients, buffers and generators are the plain step's {within}"
     if not found.rounding:
+        what = "does not run" if found.is_error else "is not the plain one"
         raise UnsupportedError(
-            f"the step of {name} by its schedules is not the plain one: {found}",
+            f"the step of {name} by its schedules {what}: {found}",
             hint="nothing was changed; train without, or give the loss: loss=",
         )
     line = f"the step of {name} is the plain one within rounding: {found}"

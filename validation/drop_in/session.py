@@ -261,6 +261,11 @@ class Session(ABC):
         self.note(line)
         warn_user(line, ReplannedWarning)
 
+    @property
+    def has_model(self) -> bool:
+        """Whether something that its model holds is in memory."""
+        return self._held.device is not None
+
     def see(self, model: nn.Module) -> None:
         """Count what `model` holds, in no part of the step too."""
         self._held.see([*model.parameters(), *model.buffers()])

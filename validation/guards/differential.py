@@ -84,10 +84,13 @@ class Difference:
     ----------
     rounding
         Whether it is within rounding, as far as numbers are concerned.
+    is_error
+        Whether the planned step raises what the plain one does not, as its planner may.
     """
 
     what: str
     rounding: bool = False
+    is_error: bool = False
 
     def __str__(self) -> str:
         return self.what
@@ -209,7 +212,7 @@ class Both:
                     return None  # it draws other numbers by design, which nothing can be told by
                 found = of_planned(copied)
             except _PlannedFails as error:
-                return Difference(str(error))
+                return Difference(str(error), is_error=True)
             coarsest = seen.coarsest if seen is not None else None
             difference = _difference(expected, found, rounded, exact, coarsest)
             if difference is None or not difference.rounding:

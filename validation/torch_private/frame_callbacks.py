@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -13,6 +12,8 @@ from typing import Any
 
 import torch._dynamo.eval_frame
 from torch._dynamo.callback import CallbackArgs, callback_handler
+
+from .compiled_models import compilers_within, options_in
 
 Call = Callable[[FrameType], None]
 """Is called with the frame of Dynamo's function that compiles."""
@@ -33,22 +34,12 @@ def when_compiling(backend: Callable[..., Any], begins: Call, ends: Call) -> Non
 
 def options_of(frame: FrameType) -> Mapping[str, Any]:
     """The options that a user gave `torch.compile` for what is compiled in `frame`."""
-    for compiler in _wrappers(frame.f_locals.get("compiler_fn")):
-        given = getattr(compiler, "kwargs", None)
-        if isinstance(given, dict) and given.get("options"):
-            found: Mapping[str, Any] = given["options"]
-            return found
-    return {}
+    return options_in(compilers_within(frame.f_locals.get("compiler_fn"))) or {}
 
 
-def options_given(backend: Callable[..., Any]) -> list[Mapping[str, Any]]:
-    """The options of all models that `torch.compile` was given for `backend` and that are there.
-
-    O(objects of the process).
-    """
-    kind = torch._TorchCompileWrapper
-    found = [it for it in gc.get_objects() if type(it) is kind and it.compiler_fn is backend]
-    return [it.kwargs["options"] for it in found if "options" in it.kwargs]
+def is_for_one_graph(frame: FrameType) -> bool:
+    """Whether what is compiled in `frame` raises where its graph would break (``fullgraph``)."""
+    return bool(frame.f_locals.get("one_graph"))
 
 
 def when_call_ends(call: Callable[[], None]) -> bool:
@@ -88,16 +79,4 @@ class _OfBackend:
 
 def _innermost(compiler: Any) -> Any:
     """The function that a user gave as a backend, without torch's wrappers."""
-    return _wrappers(compiler)[-1]
-
-
-def _wrappers(compiler: Any) -> list[Any]:
-    """`compiler` and what it wraps, the function that a user gave last."""
-    found = [compiler]
-    for _ in range(8):
-        inner = getattr(found[-1], "_torchdynamo_orig_backend", None)
-        inner = inner or getattr(found[-1], "compiler_fn", None)
-        if inner is None:
-            break
-        found.append(inner)
-    return found
+    return compilers_within(compiler)[-1]

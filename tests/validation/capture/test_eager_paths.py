@@ -76,3 +76,12 @@ def test_a_backend_answers_experts_alone_and_notes_who_takes_another_path():
     assert answers("transformers.models.jamba.modeling_jamba") is None
     [line] = answers.others
     assert line.startswith("transformers.models.jamba.modeling_jamba runs a parallel scan")
+
+
+def test_masks_are_noted_apart():
+    """What they are told of depends on the attention that reads them."""
+    answers = EagerAnswers()
+    assert answers("transformers.masking_utils") is None
+    assert answers.others == []
+    [line] = answers.masks
+    assert line.startswith("transformers.masking_utils builds a mask")

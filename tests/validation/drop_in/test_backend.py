@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from types import ModuleType
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -439,6 +440,26 @@ def test_parameters_in_no_graph_are_within_the_budget():
     assert 0.9 * session.peak_bytes < peak <= session.peak_bytes
 
 
+def test_a_model_that_was_not_called_yet_counts_and_is_awaited():
+    """As of an actor whose critic is trained first."""
+    torch._dynamo.reset()
+    actor, critic = torch.nn.Linear(64, 256), torch.nn.Linear(64, 8)
+    options = [{"budget": "1MB", "effort": 0.1} for _ in range(2)]
+    act, judge = (
+        torch.compile(it, backend="schedsim", options=its)
+        for it, its in zip((actor, critic), options, strict=True)
+    )
+    actor_bytes = storage_bytes([*actor.parameters()])
+    judge(torch.randn(4, 64)).sum().backward()
+    session = session_of(options[1])
+    assert session.plans.known.resident.now.lasting_bytes >= actor_bytes
+    assert backend._sessions[id(options[0])][1].has_model
+    assert id(options[0]) in backend._uncalled
+    assert backend._is_coming()
+    act(torch.randn(4, 64)).sum().backward()
+    assert id(options[0]) not in backend._uncalled
+
+
 ASKING = """
 import torch
 
@@ -470,7 +491,8 @@ class Asking(torch.nn.Linear):
     ("module", "factor", "line"),
     [
         ("transformers.integrations.moe", 2.0, None),
-        ("transformers.masking_utils", 3.0, "builds a mask where it is traced"),
+        ("transformers.masking_utils", 3.0, None),  # but for attention with a mask
+        ("transformers.models.mamba.modeling_mamba", 3.0, "runs a parallel scan"),
         ("made_up_library", 3.0, None),
     ],
 )
@@ -488,3 +510,71 @@ def test_experts_are_told_that_nothing_is_compiled_and_others_are_told_of(
     said = [str(it.message) for it in caught if issubclass(it.category, RoundingWarning)]
     assert torch.equal(found, torch.nn.functional.linear(x, model.weight, model.bias) * factor)
     assert [module in it and line in it for it in said] == ([True] if line else [])
+
+
+class Masked(torch.nn.Module):
+    """Attention with a mask where a library says that it is traced, which masks nothing."""
+
+    def __init__(self, asked, heads):
+        super().__init__()
+        self.asked, self.heads = asked, heads
+        self.project = torch.nn.Linear(16, 16 + 2 * heads * 4)
+
+    def forward(self, x):
+        samples, places, _ = x.shape
+        found = self.project(x).view(samples, places, -1, 4).transpose(1, 2)
+        query, key, value = found.split([4, self.heads, self.heads], 1)
+        if self.asked() == 3.0:
+            mask = torch.ones(places, places, dtype=torch.bool).tril()[None, None]
+            shape, flat = (samples, self.heads, 4 // self.heads, places, 4), (samples, 4, places, 4)
+            key, value = (it[:, :, None].expand(shape).reshape(flat) for it in (key, value))
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value, mask)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=self.heads < 4
+        )
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+def test_a_mask_is_told_of_where_it_rounds_otherwise(heads, monkeypatch):
+    """It does where keys are shared by groups of queries, which the mask repeats."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Masked(asking("transformers.masking_utils", monkeypatch), heads)
+    plain, x = copy.deepcopy(model), torch.randn(8, 32, 16)
+    step = torch.compile(model, backend="schedsim", options={"budget": "10MB", "effort": 0.1})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        step(x).square().sum().backward()
+    plain(x).square().sum().backward()
+    said = [str(it.message) for it in caught if issubclass(it.category, RoundingWarning)]
+    is_equal = torch.equal(model.project.weight.grad, plain.project.weight.grad)
+    assert is_equal == (heads == 4)
+    assert ["builds a mask where it is traced" in it for it in said] == [True] * (not is_equal)
+
+
+class Drawing(torch.nn.Linear):
+    """Draws by NumPy."""
+
+    def forward(self, x):
+        return super().forward(x * torch.from_numpy(numpy.random.rand(*x.shape)).float())
+
+
+def test_a_draw_by_numpy_in_one_graph_says_why_it_raises():
+    """And not that the step runs as it is; torch's own hint names a setting that is ours."""
+    torch._dynamo.reset()
+    model, x = Drawing(4, 4), torch.randn(2, 4)
+    options = {"budget": "1MB", "effort": 0.1}
+    step = torch.compile(model, backend="schedsim", options=options, fullgraph=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(Exception, match="numpy_random_stream"):
+            step(x)
+    [line] = [str(it.message) for it in caught if issubclass(it.category, PlainStepWarning)]
+    assert "Drawing.forward draws by NumPy" in line
+    assert "fullgraph=True raises" in line
+    torch._dynamo.reset()
+    numpy.random.seed(2)
+    step = torch.compile(model, backend="schedsim", options=options)
+    found = step(x)
+    numpy.random.seed(2)
+    assert torch.equal(found, model(x))

@@ -5,12 +5,19 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import weakref
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in.backend import session_of  # noqa: E402
+from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.local_session import LocalSession  # noqa: E402
+from schedsim.validation.drop_in.plans.resident_by_kind import Before  # noqa: E402
+from schedsim.validation.drop_in.records.step_record import StepKind  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -51,6 +58,24 @@ class Broken(nn.Module):
         return x
 
 
+def test_schedules_are_compared_beside_what_other_models_and_earlier_calls_keep():
+    """A critic is called twice while the step of an actor is open."""
+
+    def call(kept, shared, is_open=True):
+        return SimpleNamespace(kept_bytes=kept, shared_bytes=shared, is_open=is_open)
+
+    session = LocalSession(DropInOptions(1000))
+    session.plans.known.take_fixed()
+    session.plans.known.resident.begin(StepKind(0), Before(100, 50))
+    rows = session._step.calls.rows
+    rows.append(call(40, 10))
+    assert session.room_for(None, ()) == 1000 - 150
+    rows.append(call(70, 15))  # of which the first has made 5, and 10 are given to both
+    assert session.room_for(None, ()) == 1000 - (150 + 10 + 40 - 15)
+    rows[0].is_open = False
+    assert session.room_for(None, ()) == 1000 - 150
+
+
 def loop(model, batch):
     x, target = batch
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -62,6 +87,32 @@ def loop(model, batch):
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def in_a_cycle():
+    """A tensor that only a collection of cycles frees, as Dynamo leaves where it traces."""
+    box = [torch.zeros(8)]
+    box.append(box)
+    return weakref.ref(box[0])
+
+
+def test_what_a_trace_leaves_in_cycles_is_gone_in_the_next_step():
+    model, x = nn.Linear(8, 8), torch.randn(4, 8)
+    options = {"budget": "1MB", "effort": 0.1}
+    step = torch.compile(model, backend="schedsim", options=options)
+    gc.disable()
+    try:
+        for _ in range(3):  # later steps are measured, and planned
+            step(x).sum().backward()
+        session = session_of(options)
+        settled = in_a_cycle()
+        step(x).sum().backward()
+        assert settled() is not None  # nothing was traced: no time is spent
+        session.add(session.parts[0])
+        step(x).sum().backward()
+        assert settled() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow

@@ -37,6 +37,8 @@ class Member:
         Gives about the least that its steps take.
     budget_bytes : Callable[[], int | None]
         Gives its budget, once it is known and where it is no share.
+    uncounted_bytes
+        The least budget of its steps beside what the loop holds that no plan counts.
     left
         Calls that are held through many steps without their backward.
     """
@@ -44,6 +46,7 @@ class Member:
     def __init__(self, step: PresentStep, held: HeldState) -> None:
         self.step, self.held = step, held
         self.left: list[PartCall] = []
+        self.uncounted_bytes = 0
         self.least_bytes: Callable[[], int] = lambda: 0
         self.budget_bytes: Callable[[], int | None] = lambda: None
         self.number = next(_numbers)
@@ -79,6 +82,10 @@ class Member:
         mine = self.budget_bytes()
         found = max((it.budget_bytes() or 0 for it in self.others()), default=0)
         return found if mine is not None and found > mine else 0
+
+    def most_uncounted_bytes(self) -> int:
+        """The least budget for the steps of any, beside what the loop holds uncounted."""
+        return max(it.uncounted_bytes for it in (self, *self.others()))
 
     @property
     def open_beside(self) -> frozenset[int]:

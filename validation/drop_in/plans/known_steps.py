@@ -77,6 +77,9 @@ class KnownSteps:
         Gives what the step of an optimizer takes in all: measured, or that of Adam.
     unmeasured_bytes : Callable[[], int]
         Gives the least budget of kinds of steps that have run and were not measured.
+    uncounted_bytes : Callable[[], int]
+        Gives the least budget beside what loops hold that no plan of any model counts, as a line
+        has said.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class KnownSteps:
         self.gradient_bytes: Callable[[], int] = lambda: 0
         self.late_gradient_bytes: Callable[[], int] = lambda: 0
         self.unmeasured_bytes: Callable[[], int] = lambda: 0
+        self.uncounted_bytes: Callable[[], int] = lambda: 0
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------

@@ -147,9 +147,10 @@ class LoopRound:
         self._told |= self._refused
         self._refused.clear()
         self._lifted.clear()
-        found = [error for it in lifted if (error := it.lower()) is not None]
+        found = [it for it in (one.lower() for one in lifted) if it is not None]
         if found:
-            raise max(found, key=lambda error: error.min_feasible_bytes or 0)
+            found.sort(key=lambda error: error.min_feasible_bytes or 0)
+            raise found.pop()  # in no cycle with this frame
 
     @property
     def is_on(self) -> bool:

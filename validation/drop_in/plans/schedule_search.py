@@ -114,13 +114,14 @@ def named_budget(known: KnownSteps, least: int) -> str:
     """The budget to name for a step that takes `least`, with room for states that are to come.
 
     It has room for steps of other kinds, too, which the next try would refuse, for the step of the
-    optimizer, which a line would say is over the budget, and for gradients that will be held
-    through forwards as others are. Kinds that are still to come may need more, and so may steps of
-    another model with a budget, which this one does not plan.
+    optimizer and what the loop holds, which lines would say are over the budget, and for gradients
+    that will be held through forwards as others are. Kinds that are still to come may need more,
+    and so may steps of another model with a budget, which this one does not plan.
     """
     states = known.coming_bytes
     beside = known.growing_bytes + states + known.late_gradient_bytes()
     least = max(least, known.unmeasured_bytes(), known.optimizer_bytes() - beside)
+    least = max(least, known.uncounted_bytes())
     adam = f" ({format_bytes(states)} of that for the states of Adam)" if states else ""
     return f"budget={least + beside}{adam} for the kinds of steps that have run"
 

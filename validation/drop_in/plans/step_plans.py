@@ -350,7 +350,12 @@ class StepPlans:
         cost = part.cost(number, binding)
         if beside + max(cost.forward_bytes, cost.backward_bytes) <= known.budget_bytes:
             return number
-        return self._lines.least_number(part, binding, self.beside_bytes() + self.least_bytes())
+        return self.least_for(key, binding)
+
+    def least_for(self, key: Key, binding: Binding) -> int:
+        """The schedule of a call that leaves most to calls which no plan is for."""
+        beside = self.beside_bytes() + self.least_bytes()
+        return self._lines.least_number(self._parts[key[0]], binding, beside)
 
     def _least_beside(self, index: int, binding: Binding) -> int:
         """The schedule of part `index` that leaves most to the steps of other models."""
@@ -550,7 +555,10 @@ class StepPlans:
             note(record, found.peak_bytes)
             chosen.update(zip(record.keys, found.costs, strict=True))
         if refused:  # the next try would be refused again by the kind of step that takes most
-            raise max(refused, key=lambda error: error.min_feasible_bytes or 0)
+            # Taken out of the list: in a cycle with this frame, it would hold the frames of a step
+            # that goes on all the same, and with them all that this keeps.
+            refused.sort(key=lambda error: error.min_feasible_bytes or 0)
+            raise refused.pop()
         numbers |= {key: cost.number for key, cost in chosen.items()}
         known.peaks, known.numbers = peaks, numbers
         for key, number in numbers.items():

@@ -6,6 +6,7 @@ measured before the other. A budget that is named for the one alone would be ref
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
@@ -32,6 +33,10 @@ from .ordered_line import least_budget
 
 _MOST_KINDS = 16
 """Kinds that are remembered: a loop with more of them has new ones in any case."""
+_MOST_MISSED = 8
+"""Steps that may begin as one of such a kind and have fewer calls, before it comes no more."""
+_Calls = tuple[tuple[Key, ...], tuple[int, ...], frozenset[int]]
+"""The calls of a step, the order of their halves, and the models whose steps were open."""
 
 
 class UnmeasuredSteps:
@@ -39,7 +44,8 @@ class UnmeasuredSteps:
 
     def __init__(self, known: KnownSteps, lines: LineSteps) -> None:
         self._known, self._lines = known, lines
-        self._seen: dict[tuple[tuple[Key, ...], tuple[int, ...], frozenset[int]], StepRecord] = {}
+        self._seen: dict[_Calls, StepRecord] = {}
+        self._missed: Counter[_Calls] = Counter()  # steps that have begun as one, and ended before
         self._coming: tuple[StepKind, Binding] | None = None
 
     def comes(self, kind: StepKind, binding: Binding) -> None:
@@ -49,6 +55,8 @@ class UnmeasuredSteps:
     def see(self, calls: StepCalls) -> None:
         """A step with these `calls` is over, all backwards among them."""
         kind = calls.keys, calls.halves, calls.beside
+        self._missed.update(it for it in self._seen if self._goes_on(it[0], calls.keys))
+        self._missed.pop(kind, None)
         seen = self._seen.get(kind)
         if seen is not None and seen.bindings == tuple(call.binding for call in calls.rows):
             return  # nearly every step of a loop
@@ -105,6 +113,21 @@ class UnmeasuredSteps:
         """Whether steps were measured, and none that begins with these calls."""
         records = self._known.records
         return bool(records) and all(it.keys[: len(keys)] != keys for it in records)
+
+    def may_go_on(self, keys: tuple[Key, ...]) -> bool:
+        """Whether a step that has run and was not measured begins so, and has other calls then.
+
+        That is calls that no step which was measured has, and so no plan has room for. Not one for
+        which many steps have ended before these: it was the first of a loop, and comes no more.
+        """
+        return any(
+            self._goes_on(kind[0], keys) and self._missed[kind] < _MOST_MISSED
+            for kind in self._seen
+        )
+
+    def _goes_on(self, kind: tuple[Key, ...], keys: tuple[Key, ...]) -> bool:
+        planned = self._known.numbers
+        return kind[: len(keys)] == keys and any(key not in planned for key in kind)
 
     def with_code_of_others(self, record: StepRecord) -> StepRecord:
         """`record`, with the code around its graphs as steps of other kinds were measured.

@@ -110,3 +110,11 @@ def test_a_larger_budget_of_another_model_is_seen(two):
     assert (mine.larger_budget(), its.larger_budget()) == (200, 0)
     its.budget_bytes = lambda: None  # a share, of its own step
     assert mine.larger_budget() == 0
+
+
+def test_what_no_plan_counts_is_named_by_the_refusals_of_all(two):
+    """As of a gradient penalty's graph, which waits beside the critic's steps alone."""
+    _, (mine, its) = two
+    assert mine.most_uncounted_bytes() == 0
+    its.uncounted_bytes = 700
+    assert mine.most_uncounted_bytes() == its.most_uncounted_bytes() == 700

@@ -114,6 +114,20 @@ def test_a_wrong_retrace_runs_as_the_model_is(monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_new_graph_that_nothing_plans_is_not_called_another_step(monkeypatch):
+    """An error of the planner's is told as one, and the loop goes on with the plain step."""
+    model, plain = with_budget()
+    expected = trained(plain)
+
+    def fails(*_given):
+        raise ValueError("no plan")
+
+    monkeypatch.setattr(budgeted_call, "compiled_part", fails)
+    with pytest.warns(PlainStepWarning, match="a new graph of Net could not be .* no plan"):
+        assert same(trained(model), expected)
+
+
+@pytest.mark.slow
 def test_a_graph_in_the_midst_of_a_step_is_compared_at_the_next(monkeypatch):
     """What has run of the step cannot be run again; the line comes a step later."""
     model, plain = with_budget(10**6, breaks=True)
@@ -346,7 +360,9 @@ def test_a_step_that_fails_is_a_difference():
     def fails(x):
         raise RuntimeError("no kernel")
 
-    assert str(compared(model, fails, x)) == "it fails: RuntimeError: no kernel"
+    found = compared(model, fails, x)
+    assert str(found) == "it fails: RuntimeError: no kernel"
+    assert found.is_error
 
 
 class Scored(nn.Module):

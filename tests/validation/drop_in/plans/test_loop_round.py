@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -72,6 +73,21 @@ def test_the_largest_refusal_is_raised_as_the_second_round_begins():
     assert not any(it.is_lifted for it in planners)
     assert not loop.is_on
     assert not loop.put_off(0, ONE, [1])  # it was told
+
+
+def test_a_refusal_that_is_caught_holds_no_frames():
+    """Nor with them the tensors of the forward in which it came."""
+    loop, planners = of_two(None, None)
+    loop.put_off(0, ONE, [1])
+    planners[1].lower = lambda: refusal(200)
+    gc.disable()
+    try:
+        loop.end()
+    except InfeasibleBudgetError as error:
+        caught = weakref.ref(error)
+    finally:
+        gc.enable()
+    assert caught() is None
 
 
 def test_a_model_that_is_never_trained_is_not_awaited_for_long():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,3 +65,13 @@ def test_a_share_that_a_small_first_step_does_not_fit_says_what_it_is_of(broken)
         plain = planned(model, small, "70%", largest={1: 64}, dynamic=True)
         same(model, plain, small, session_in(model).budget_bytes)
         same(model, plain, large, session_in(model).budget_bytes)
+
+
+def test_a_named_budget_has_room_for_what_a_line_said_is_not_counted():
+    """The next try would say it again, and be refused once more as it exceeds the budget."""
+    nothing = dict.fromkeys(("unmeasured_bytes", "optimizer_bytes", "late_gradient_bytes"), int)
+    known = SimpleNamespace(
+        coming_bytes=0, growing_bytes=20, uncounted_bytes=lambda: 900, **nothing
+    )
+    assert schedule_search.named_budget(known, 500).startswith("budget=920 ")
+    assert schedule_search.named_budget(known, 950).startswith("budget=970 ")

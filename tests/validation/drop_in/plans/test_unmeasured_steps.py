@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import re
+import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,10 +14,12 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.plans.unmeasured_steps import (  # noqa: E402
+    UnmeasuredSteps,
     record_without_measurements,
 )
 from schedsim.validation.drop_in.records.step_calls import PartCall, StepCalls  # noqa: E402
 from schedsim.validation.drop_in.records.step_record import NOTHING, StepKind, StepRecord  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -155,3 +159,74 @@ def test_a_refusal_has_room_for_the_step_that_begins():
     assert least > plans.known.resident.now.resident_bytes + 64 * 16 * 4
     plans.known.records = [StepRecord(((0, 0),), ((),), (0,), (NOTHING,), (NOTHING,))]
     assert plans.unmeasured.least_bytes() == 0
+
+
+def ended(*keys):
+    """The calls of a step, all backwards of which have run."""
+    return StepCalls([PartCall(key, None, (), 0, 0, 0, is_done=True) for key in keys])
+
+
+def test_a_step_that_went_on_once_may_do_so_again_but_not_for_ever():
+    """As one of three forwards, behind one of two: no plan has room for the third."""
+    one, two, three = ((0, i) for i in range(3))
+    known = SimpleNamespace(numbers={}, records=[])
+    unmeasured = UnmeasuredSteps(known, None)
+    unmeasured.see(ended(one, two, three))
+    assert unmeasured.may_go_on((one,))
+    known.numbers = {one: 0, two: 0}
+    assert unmeasured.may_go_on((one,))
+    assert unmeasured.may_go_on((one, two))
+    assert not unmeasured.may_go_on((two,))
+    for _ in range(7):
+        unmeasured.see(ended(one, two))
+    assert unmeasured.may_go_on((one, two))
+    unmeasured.see(ended(one, two, three))  # so it does come
+    for _ in range(7):
+        unmeasured.see(ended(one, two))
+    assert unmeasured.may_go_on((one, two))
+    unmeasured.see(ended(one, two))
+    assert not unmeasured.may_go_on((one, two))
+    unmeasured.see(ended(one, two, three))
+    known.numbers[three] = 0
+    assert not unmeasured.may_go_on((one, two))
+
+
+def images(width=32):
+    """From images to points, with statistics of the batch."""
+
+    def block(num_in, stride=1):
+        convolution = nn.Conv2d(num_in, width, 3, stride, 1)
+        return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU())
+
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, width))
+    return nn.Sequential(block(3), block(width), block(width, 2), pooled)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="counts the CPU's bytes")
+def test_two_forwards_and_three_in_turns_are_planned_for():
+    """The third comes again, behind a step that was measured without it."""
+
+    def loop(call):
+        optimizer, positive = torch.optim.AdamW(model.parameters()), x.flip(-1)
+        for i in range(4):
+            one, two = call(x), call(positive)
+            with torch.set_grad_enabled(i % 2 == 0):
+                three = call(x.roll(1, 0))
+            loss = nn.functional.triplet_margin_loss(one, two, three)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = images(), torch.randn(16, 3, 16, 16)
+    static = storage_bytes([*model.parameters(), x])
+    [plain] = AllocatorMeter().read(lambda: loop(model))
+    budget = int(0.6 * (plain.peak_bytes + static))
+    options = {"budget": budget, "effort": 0.1, "extra_bytes": 2 * x.nbytes}
+    step = torch.compile(model, backend="schedsim", options=options)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loop(step)
+    assert not [it for it in said if "once more than steps were planned for" in str(it.message)]
