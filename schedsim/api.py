@@ -264,12 +264,17 @@ def try_plan(
     if allocator == "exact":
         return _with_rules(_run(info, workload, asked_bytes, options), given, rules)
     from .allocators.planning import plan_reserved
+    from .allocators.weightless_results import ActivationPlanner
+
+    def activations(graph: Graph = workload) -> ActivationPlanner:
+        return ActivationPlanner.of(graph, lambda light, room: _run(info, light, room, options))
 
     found = plan_reserved(
         workload,
         asked_bytes,
         lambda inner_bytes: _run(info, workload, inner_bytes, options),
         allocator,
+        activations=activations if isinstance(workload, Graph) else None,
         **(allocator_options or {}),
     )
     return _with_rules(found, given, rules)
