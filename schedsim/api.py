@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .checks.checked_arguments import check_arguments, checked
@@ -266,8 +267,10 @@ def try_plan(
     from .allocators.planning import plan_reserved
     from .allocators.weightless_results import ActivationPlanner
 
-    def activations(graph: Graph = workload) -> ActivationPlanner:
-        return ActivationPlanner.of(graph, lambda light, room: _run(info, light, room, options))
+    @cache
+    def activations() -> ActivationPlanner:
+        assert isinstance(workload, Graph)
+        return ActivationPlanner.of(workload, lambda light, room: _run(info, light, room, options))
 
     found = plan_reserved(
         workload,

@@ -208,8 +208,8 @@ class _WithinReserved:
             plan = planner(inner)
         if best is None and self.workload.recorded is not None:
             best = self.first_that_fits(first, spare_waits)
-        if best is None and self.activations is not None:
-            best = self.within_activations(spare_waits)
+        if best is None and self.activations is not None and (first.feasible or not self.any_plan):
+            best = self.within_activations(self.activations(), spare_waits)
         if best is None:
             found, least = _leanest(
                 self.workload,
@@ -246,13 +246,14 @@ class _WithinReserved:
                 break
         return None
 
-    def within_activations(self, spare_waits: bool) -> _AllocatedPlan | None:
+    def within_activations(
+        self, planner: ActivationPlanner, spare_waits: bool
+    ) -> _AllocatedPlan | None:
         """The first plan that fits, of those within smaller and smaller budgets for activations.
 
-        The shares do not depend on the budget, so that a plan which a refusal names is found again.
+        The shares do not depend on the budget, so that a plan which a refusal names is found again;
+        a refusal is why they are tried where no plan of the bytes fits either.
         """
-        assert self.activations is not None
-        planner = self.activations()
         most, floor = planner.most_bytes, planner.least_bytes
         if floor is None or floor >= most:
             return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..files.workload_files import workload_hash
@@ -61,7 +62,7 @@ class ActivationPlanner:
         most = simulate(light, Schedule.store_all(light)).peak_bytes
         return cls(graph, most, lambda budget_bytes: plan(light, budget_bytes))
 
-    @property
+    @cached_property
     def least_bytes(self) -> int | None:
         """The least budget that has a plan; ``None`` where unknown."""
         return self._plan(0).min_feasible_bytes
