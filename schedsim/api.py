@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .checks.checked_arguments import check_arguments, checked
@@ -265,19 +264,12 @@ def try_plan(
     if allocator == "exact":
         return _with_rules(_run(info, workload, asked_bytes, options), given, rules)
     from .allocators.planning import plan_reserved
-    from .allocators.weightless_results import ActivationPlanner
-
-    @cache
-    def activations() -> ActivationPlanner:
-        assert isinstance(workload, Graph)
-        return ActivationPlanner.of(workload, lambda light, room: _run(info, light, room, options))
 
     found = plan_reserved(
         workload,
         asked_bytes,
-        lambda inner_bytes: _run(info, workload, inner_bytes, options),
+        lambda planned, inner_bytes: _run(info, planned, inner_bytes, options),
         allocator,
-        activations=activations if isinstance(workload, Graph) else None,
         **(allocator_options or {}),
     )
     return _with_rules(found, given, rules)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ..dataflow.graph import Graph
 from ..errors import InvalidScheduleError
 from ..plans.least_budget import LeastBudget
 from ..plans.plan import OPTIMALITY_TOLERANCE, Plan
@@ -19,7 +21,6 @@ from .weightless_results import ActivationPlanner
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
-    from ..dataflow.graph import Graph
 
 NUM_STEPS = 2
 """Number of steps played: the second step runs with the cache that the first one left."""
@@ -64,13 +65,12 @@ def measured_steps(workload: Chain | Graph) -> int:
 def plan_reserved(
     workload: Chain | Graph,
     budget_bytes: int,
-    planner: Callable[[int], Plan],
+    planner: Callable[[Any, int], Plan],
     allocator: str = "cuda-caching",
     *,
     max_plans: int | None = None,
     spare_waits: bool | None = None,
     any_plan: bool = False,
-    activations: Callable[[], ActivationPlanner] | None = None,
     **options: Any,
 ) -> Plan:
     """The fastest plan found whose reserved bytes are within `budget_bytes`.
@@ -88,7 +88,8 @@ def plan_reserved(
     Parameters
     ----------
     planner
-        Inner budget in bytes -> plan.
+        A workload, the inner budget in bytes -> plan. The workload is `workload`, or, where none of
+        its plans fits and it is a recorded graph, that graph without the bytes of its results.
     spare_waits
         Whether reserved bytes must stay within the budget without returning memory to the device.
         The default for a recorded step is to do so if there is such a plan.
@@ -97,9 +98,6 @@ def plan_reserved(
         time limit each time, 8 for one whose requests were recorded.
     any_plan
         Whether the first plan that fits is enough, fast or not, to know that there is one.
-    activations
-        Makes what plans a recorded graph within budgets for everything but its results; asked where
-        no plan of `planner` fits. Not counted by `max_plans`.
     **options
         Of `schedsim.allocate`.
 
@@ -122,12 +120,19 @@ def plan_reserved(
 
     def remembered(inner_bytes: int) -> Plan:
         if inner_bytes not in made:
-            made[inner_bytes] = planner(inner_bytes)
+            made[inner_bytes] = planner(workload, inner_bytes)
         return made[inner_bytes]
 
     recorded = workload.recorded is not None
+
+    @cache
+    def activations() -> ActivationPlanner | None:
+        if not (recorded and isinstance(workload, Graph)):
+            return None
+        return ActivationPlanner.of(workload, planner)
+
     given = (workload, budget_bytes, remembered, allocator, options, any_plan)
-    search = _WithinReserved(*given, activations if recorded else None)
+    search = _WithinReserved(*given, activations)
     chosen = None
     for spares in (True, False) if spare_waits is None and recorded else (bool(spare_waits),):
         chosen, least = search.best(max_plans, spares)
@@ -158,7 +163,7 @@ class _WithinReserved:
     allocator: str
     options: Mapping[str, Any]
     any_plan: bool
-    activations: Callable[[], ActivationPlanner] | None = None
+    activations: Callable[[], ActivationPlanner | None]
     known: dict[int, _AllocatedPlan] = field(default_factory=dict)
     by_activations: dict[int, _AllocatedPlan | None] = field(default_factory=dict)
 
@@ -208,8 +213,8 @@ class _WithinReserved:
             plan = planner(inner)
         if best is None and self.workload.recorded is not None:
             best = self.first_that_fits(first, spare_waits)
-        if best is None and self.activations is not None and (first.feasible or not self.any_plan):
-            best = self.within_activations(self.activations(), spare_waits)
+        if best is None and (first.feasible or not self.any_plan):
+            best = self.within_activations(spare_waits)
         if best is None:
             found, least = _leanest(
                 self.workload,
@@ -246,14 +251,15 @@ class _WithinReserved:
                 break
         return None
 
-    def within_activations(
-        self, planner: ActivationPlanner, spare_waits: bool
-    ) -> _AllocatedPlan | None:
+    def within_activations(self, spare_waits: bool) -> _AllocatedPlan | None:
         """The first plan that fits, of those within smaller and smaller budgets for activations.
 
         The shares do not depend on the budget, so that a plan which a refusal names is found again;
         a refusal is why they are tried where no plan of the bytes fits either.
         """
+        planner = self.activations()
+        if planner is None:
+            return None
         most, floor = planner.most_bytes, planner.least_bytes
         if floor is None or floor >= most:
             return None
