@@ -216,7 +216,7 @@ class _WithinReserved:
         if best is None and (first.feasible or not self.any_plan):
             best = self.within_activations(spare_waits)
         if best is None:
-            found, least = _leanest(
+            leanest, least = _leanest(
                 self.workload,
                 budget_bytes,
                 planner,
@@ -225,7 +225,7 @@ class _WithinReserved:
                 self.options,
                 spare_waits=spare_waits,
             )
-            return found, least if found is not None else self.lower_of(least)
+            return leanest, least if leanest is not None else self.lower_of(least)
         if self.workload.recorded is not None and not self.any_plan:
             best = self.with_fewer_repeats(self.probed(best, spare_waits), spare_waits)
         return best, LeastBudget()
