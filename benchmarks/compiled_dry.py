@@ -180,7 +180,7 @@ class Ours:
             self.module.replan(budget_bytes)
             planned = self.module.prepare(*self.dry.inputs)
         except SchedsimError as error:
-            reason = str(error).partition("\n")[0][:200]
+            reason = str(error).partition("\n")[0][:400]
             return {"status": "infeasible", "budget_bytes": budget_bytes, "reason": reason}
         return {
             "status": planned.plan.status,
@@ -247,8 +247,9 @@ def report(rows: list[dict[str, Any]]) -> str:
         "",
     ]
     for model in dict.fromkeys(row["model"] for row in rows):
+        device = next(row.get("device", "an A100") for row in rows if row["model"] == model)
         lines += [
-            f"## {model}",
+            f"## {model}, as on {device}",
             "",
             "| | budget, GB | allocated, GB | reserved, GB | TFLOP |",
             "|---|---:|---:|---:|---:|",
@@ -258,7 +259,9 @@ def report(rows: list[dict[str, Any]]) -> str:
                 continue
             budget = f"{row['budget_bytes'] / 1e9:.3f}" if "budget_bytes" in row else ""
             if "reserved_bytes" not in row:
-                lines.append(f"| {row['setting']} | {budget} | {row['reason'][:100]} | | |")
+                lines.append(
+                    f"| {row['setting']} | {budget} | {row['reason'].partition(': ')[2]} | | |"
+                )
                 continue
             lines.append(
                 f"| {row['setting']} | {budget} | {row['allocated_bytes'] / 1e9:.3f} | "
@@ -281,7 +284,8 @@ def main() -> None:
     rows = [json.loads(line) for line in text.splitlines()]
 
     def keep(**row: Any) -> None:
-        rows.append({**row, "torch": torch.__version__})
+        device = torch.cuda.get_device_name()
+        rows.append({**row, "torch": torch.__version__, "device": device})
         args.results.write_text("".join(json.dumps(one) + "\n" for one in rows))
         print(rows[-1], flush=True)
 

@@ -268,7 +268,7 @@ def try_plan(
     found = plan_reserved(
         workload,
         asked_bytes,
-        lambda inner_bytes: _run(info, workload, inner_bytes, options),
+        lambda planned, inner_bytes: _run(info, planned, inner_bytes, options),
         allocator,
         **(allocator_options or {}),
     )

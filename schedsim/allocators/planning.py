@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ..dataflow.graph import Graph
 from ..errors import InvalidScheduleError
 from ..plans.least_budget import LeastBudget
 from ..plans.plan import OPTIMALITY_TOLERANCE, Plan
@@ -15,10 +17,10 @@ from ..simulation.schedule import Schedule
 from . import check_allocator, play, requests_of_steps
 from .fewer_repeats import fewer_repeats
 from .swapped_repeats import swapped_repeats
+from .weightless_results import ActivationPlanner
 
 if TYPE_CHECKING:
     from ..dataflow.chain import Chain
-    from ..dataflow.graph import Graph
 
 NUM_STEPS = 2
 """Number of steps played: the second step runs with the cache that the first one left."""
@@ -34,6 +36,9 @@ _NEAR = (0.01, 0.02, 0.04, 0.08)
 
 _FIRST_STEP = 0.02
 """Least step down from an inner budget whose plan reserves too much, as a share of the budget."""
+
+_SHARES, _HALVINGS = 6, 2
+"""How many budgets for activations are tried, and how often one between the best and the next."""
 
 _FULL = 0.99
 """A plan that reserves this share of its budget is left as it is."""
@@ -60,7 +65,7 @@ def measured_steps(workload: Chain | Graph) -> int:
 def plan_reserved(
     workload: Chain | Graph,
     budget_bytes: int,
-    planner: Callable[[int], Plan],
+    planner: Callable[[Any, int], Plan],
     allocator: str = "cuda-caching",
     *,
     max_plans: int | None = None,
@@ -83,7 +88,8 @@ def plan_reserved(
     Parameters
     ----------
     planner
-        Inner budget in bytes -> plan.
+        A workload, the inner budget in bytes -> plan. The workload is `workload`, or, where none of
+        its plans fits and it is a recorded graph, that graph without the bytes of its results.
     spare_waits
         Whether reserved bytes must stay within the budget without returning memory to the device.
         The default for a recorded step is to do so if there is such a plan.
@@ -114,11 +120,19 @@ def plan_reserved(
 
     def remembered(inner_bytes: int) -> Plan:
         if inner_bytes not in made:
-            made[inner_bytes] = planner(inner_bytes)
+            made[inner_bytes] = planner(workload, inner_bytes)
         return made[inner_bytes]
 
-    search = _WithinReserved(workload, budget_bytes, remembered, allocator, options, any_plan)
     recorded = workload.recorded is not None
+
+    @cache
+    def activations() -> ActivationPlanner | None:
+        if not (recorded and isinstance(workload, Graph)):
+            return None
+        return ActivationPlanner.of(workload, planner)
+
+    given = (workload, budget_bytes, remembered, allocator, options, any_plan)
+    search = _WithinReserved(*given, activations)
     chosen = None
     for spares in (True, False) if spare_waits is None and recorded else (bool(spare_waits),):
         chosen, least = search.best(max_plans, spares)
@@ -149,7 +163,9 @@ class _WithinReserved:
     allocator: str
     options: Mapping[str, Any]
     any_plan: bool
+    activations: Callable[[], ActivationPlanner | None]
     known: dict[int, _AllocatedPlan] = field(default_factory=dict)
+    by_activations: dict[int, _AllocatedPlan | None] = field(default_factory=dict)
 
     def measured(self, plan: Plan, inner: int) -> _AllocatedPlan:
         """The plan for the inner budget `inner`, measured once."""
@@ -197,8 +213,10 @@ class _WithinReserved:
             plan = planner(inner)
         if best is None and self.workload.recorded is not None:
             best = self.first_that_fits(first, spare_waits)
+        if best is None and (first.feasible or not self.any_plan):
+            best = self.within_activations(spare_waits)
         if best is None:
-            return _leanest(
+            leanest, least = _leanest(
                 self.workload,
                 budget_bytes,
                 planner,
@@ -207,6 +225,7 @@ class _WithinReserved:
                 self.options,
                 spare_waits=spare_waits,
             )
+            return leanest, least if leanest is not None else self.lower_of(least)
         if self.workload.recorded is not None and not self.any_plan:
             best = self.with_fewer_repeats(self.probed(best, spare_waits), spare_waits)
         return best, LeastBudget()
@@ -231,6 +250,59 @@ class _WithinReserved:
             if not plan.feasible:
                 break
         return None
+
+    def within_activations(self, spare_waits: bool) -> _AllocatedPlan | None:
+        """The first plan that fits, of those within smaller and smaller budgets for activations.
+
+        The shares do not depend on the budget, so that a plan which a refusal names is found again;
+        a refusal is why they are tried where no plan of the bytes fits either.
+        """
+        planner = self.activations()
+        if planner is None:
+            return None
+        most, floor = planner.most_bytes, planner.least_bytes
+        if floor is None or floor >= most:
+            return None
+        best, low, high = None, floor, most
+        for share in range(1, _SHARES + 1):
+            low = most - (most - floor) * share // _SHARES
+            best = self._fitting_by(planner, low, spare_waits)
+            if best is not None or (high := low) == floor:
+                break
+        for _ in range(_HALVINGS if best is not None and not self.any_plan else 0):
+            middle = (low + high) // 2
+            found = self._fitting_by(planner, middle, spare_waits)
+            low, high = (low, middle) if found is None else (middle, high)
+            if found is not None and best is not None and found.rank < best.rank:
+                best = found
+        return best
+
+    def _fitting_by(
+        self, planner: ActivationPlanner, inner: int, spare_waits: bool
+    ) -> _AllocatedPlan | None:
+        """The plan for `inner` bytes of all but the results, if it fits; each is made once."""
+        if inner not in self.by_activations:
+            plan = planner(inner)
+            found = None
+            if plan.feasible:
+                peak = plan.simulate(self.workload).peak_bytes
+                found = self.played(plan, peak)
+            self.by_activations[inner] = found
+        found = self.by_activations[inner]
+        fits = found is not None and found.fits and not (spare_waits and found.num_emptied)
+        return found if fits else None
+
+    def lower_of(self, least: LeastBudget) -> LeastBudget:
+        """`least`, or a lower one of the plans by activations."""
+        tried = [found for found in self.by_activations.values() if found is not None]
+        found = min(tried, key=lambda one: one.reserved_bytes, default=None)
+        if found is None:
+            return least
+        least_bytes, known = found.reserved_bytes, least.found_bytes
+        if known is not None and known <= least_bytes:
+            return least
+        plan, allocator, options = found.plan, self.allocator, self.options
+        return _least_by(self.workload, plan, least_bytes, least, allocator, options)
 
     def probed(self, best: _AllocatedPlan, spare_waits: bool) -> _AllocatedPlan:
         """`best`, or a faster plan for a larger inner budget that fits too: reserved bytes jump."""
@@ -345,12 +417,24 @@ def _leanest(
         return None, unknown
     if wanted == budget_bytes:
         return found, unknown
+    return None, _least_by(workload, plan, wanted, unknown, allocator, options)
+
+
+def _least_by(
+    workload: Chain | Graph,
+    plan: Plan,
+    found_bytes: int,
+    least: LeastBudget,
+    allocator: str,
+    options: Mapping[str, Any],
+) -> LeastBudget:
+    """`least`, with `plan` as the one that fits `found_bytes`."""
     growing = _reserved_by_growing(workload, plan, allocator, options)
-    return None, replace(
-        unknown,
-        found_bytes=wanted,
+    return replace(
+        least,
+        found_bytes=found_bytes,
         op=plan.binding_op,
-        growing_bytes=growing if growing is not None and growing < _WORTH * wanted else None,
+        growing_bytes=growing if growing is not None and growing < _WORTH * found_bytes else None,
     )
 
 

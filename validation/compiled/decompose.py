@@ -129,7 +129,7 @@ class _Decomposer:
         def run(*given: torch.Tensor) -> Any:
             args = map_refs(call.args, lambda v: given[at[v]])
             kwargs = map_refs(call.kwargs, lambda v: given[at[v]])
-            return call.target(*args, **kwargs)
+            return _as_meant(self.old, call, call.target(*args, **kwargs))
 
         with self.mode:
             examples = [empty_of(self.old.values[value]) for value in arguments]
@@ -351,6 +351,18 @@ class _Decomposer:
         while storage in self.is_storage:
             storage = self.is_storage[storage]
         return storage
+
+
+def _as_meant(program: Program, call: Call, made: Any) -> Any:
+    """What `call` made, in the types of its outputs: torch's traces of norms have others."""
+
+    def typed(found: Any, v: int) -> Any:
+        meant = program.values[v].dtype if v >= 0 and isinstance(found, torch.Tensor) else None
+        return found if meant is None or found.dtype == meant else found.to(meant)
+
+    if not isinstance(made, tuple):
+        return typed(made, call.outputs[0])
+    return tuple(map(typed, made, [*call.outputs, *[-1] * (len(made) - len(call.outputs))]))
 
 
 def _frames_of_recurrence(program: Program) -> frozenset[str]:

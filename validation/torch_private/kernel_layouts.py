@@ -23,8 +23,9 @@ def true_layouts() -> Iterator[None]:
 
     torch's fakes of batch norms keep the strides of the input; the kernels write in the order of
     dimensions, or channels last. A view that a trace takes of the one would fail on the other.
-    Fakes of layer norms give mean and deviation the type of the input; the CPU's kernels give
+    Fakes of norms give mean and deviation the type of the input; the CPU's kernels give
     them that of the weight, which autocast leaves in float32, and their backward asks for it.
+    The gradient of a group norm's input has the type of the input, and by the fakes the weight's.
     Fakes of the backwards of dropout and of activations, and of some ops of two operands, write in
     the order of dimensions or of one operand, the kernels as products do; those of losses do the
     opposite.
@@ -112,12 +113,17 @@ def _as_product(found: Any, args: Sequence[Any], position: int) -> Any:
 
 
 def _statistics(found: Any, args: Sequence[Any], position: int) -> Any:
-    """Mean and deviation have the type of the weight at `position`, or of the bias behind it."""
-    first, mean, deviation = found
-    held = [it for it in args[position : position + 2] if isinstance(it, torch.Tensor)]
+    """Mean and deviation have the type of the weight at `position`, or of the next tensor."""
+    first, mean, deviation, *rest = found
+    held = [it for it in args[position : position + 4] if isinstance(it, torch.Tensor)]
     if held:
         mean, deviation = mean.to(held[0].dtype), deviation.to(held[0].dtype)
-    return first, mean, deviation
+    return first, mean, deviation, *rest
+
+
+def _typed(found: Any, args: Sequence[Any], position: int) -> Any:
+    """The first result has the type of the input."""
+    return _first(found, lambda it: it.to(args[position].dtype))
 
 
 def _first(found: Any, lay: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -142,11 +148,18 @@ RULES: list[tuple[str, Callable[..., Any], int, Sequence[str]]] = [
     ("batch_norm_backward.default", _in_format, 1, _BOTH),
     ("native_batch_norm_backward.default", _in_format, 1, _BOTH),
     ("native_batch_norm_backward.default", _in_order_if_evaluated, 7, _CUDA),
+    ("_batch_norm_with_update.default", _statistics, 1, _CPU),
+    ("_native_batch_norm_legit.default", _statistics, 1, _CPU),
+    ("_native_batch_norm_legit.no_stats", _statistics, 1, _CPU),
+    ("_native_batch_norm_legit_functional.default", _statistics, 1, _CPU),
+    ("native_batch_norm.default", _statistics, 1, _CPU),
     ("channel_shuffle.default", _in_format, 0, _CPU),
     ("max_unpool2d.default", _in_format, 0, _CPU),
     ("replication_pad2d_backward.default", _in_format, 1, _CPU),
     ("upsample_bilinear2d.default", _in_format, 0, _BOTH),
     ("upsample_trilinear3d.default", _in_format, 0, _BOTH),
+    ("native_group_norm.default", _statistics, 1, _CPU),
+    ("native_group_norm_backward.default", _typed, 1, _CPU),
     ("native_layer_norm.default", _statistics, 2, _CPU),
     ("binary_cross_entropy_backward.default", _like, 1, _BOTH),
     ("copysign.Tensor", _as_product, 0, _BOTH),

@@ -254,10 +254,17 @@ def _least(plan: Plan) -> int:
 def _feasible(captured: CapturedStep, plan: Plan, settings: Settings) -> Plan:
     if plan.schedule is None:
         least, budget_bytes = plan.min_feasible_bytes, plan.budget_bytes
+        refuted = plan.least.refutes(budget_bytes) and not plan.least.proven
+        floor = format_bytes(plan.least.floor_bytes)
         raise InfeasibleBudgetError(
             f"a step of {captured.workload.name} does not fit {format_bytes(budget_bytes)} at the "
             f"{captured.level} level"
-            + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
+            + (f": {plan.least.sentence(plan.binding_op or '')}" if least else "")
+            + (
+                f"; proven over {plan.least.scope}: none fits in less than {floor}"
+                if refuted
+                else ""
+            ),
             plan=plan,
             hint=(f"budget={least}, " if least else "give more, ")
             + ("a smaller optimizer state, " if settings.optimizer else "")

@@ -107,7 +107,7 @@ def test_no_more_plans_are_made_than_asked_for(layers):
     budget = int(0.15 * simulate(layers, Schedule.store_all(layers)).peak_bytes)
     asked = []
 
-    def planner(inner: int) -> schedsim.Plan:
+    def planner(_, inner: int) -> schedsim.Plan:
         asked.append(inner)
         return try_plan(layers, inner)
 
@@ -140,7 +140,7 @@ def test_what_stays_just_above_the_budget_is_left_in_few_tries(monkeypatch):
 
     monkeypatch.setattr("schedsim.allocators.planning._measure", measured)
 
-    def planner(inner):
+    def planner(_, inner):
         return replace(plan, peak_bytes=inner, makespan_s=2 - inner / budget)
 
     chosen = plan_reserved(graph, budget, planner)
@@ -154,7 +154,7 @@ def test_an_exact_fit_needs_one_plan(layers):
     """Where everything fits as reserved, the first plan is the answer, and optimal still."""
     asked = []
 
-    def planner(inner: int) -> schedsim.Plan:
+    def planner(_, inner: int) -> schedsim.Plan:
         asked.append(inner)
         return try_plan(layers, inner)
 
@@ -167,7 +167,7 @@ def test_an_exact_fit_needs_one_plan(layers):
 def test_a_planner_that_knows_no_least_budget_is_believed_in_nothing(layers):
     """Nothing fits, and nobody can say what would: no number is made up."""
 
-    def silent(inner: int) -> schedsim.Plan:
+    def silent(_, inner: int) -> schedsim.Plan:
         plan = try_plan(layers, 1)
         return replace(plan, least=schedsim.plans.least_budget.LeastBudget())
 
@@ -200,7 +200,7 @@ def test_the_curve_of_a_recorded_chain_is_walked_down(monkeypatch):
     monkeypatch.setattr("schedsim.allocators.planning._measure", measured)
     tried = []
 
-    def planner(inner):
+    def planner(_, inner):
         tried.append(inner)
         return replace(plan, peak_bytes=inner, makespan_s=2 - inner / budget)
 
@@ -214,7 +214,9 @@ def test_small_steps_have_more_tries_with_fewer_repeats(num_events, tries):
     """Each try plays the whole step."""
     record = RecordedStep((), (8,), ("a1",), {"F0": (0, ~0) * (num_events // 2)})
     chain = schedsim.Chain("one", 8, (schedsim.Stage("s", 1.0, 1.0, 8, 8),), recorded=record)
-    search = _WithinReserved(chain, 100, lambda inner: None, "cuda-caching", {}, False)
+    search = _WithinReserved(
+        chain, 100, lambda inner: None, "cuda-caching", {}, False, lambda: None
+    )
     assert search.most_tries == tries
 
 
@@ -232,7 +234,7 @@ def test_a_narrow_range_of_plans_that_fit_is_found(monkeypatch):
         reserved = int(1.7 * budget)
         return _AllocatedPlan(plan, inner, plan.makespan_s, reserved, budget, fits, 1)
 
-    def planner(inner):
+    def planner(_, inner):
         return poor if inner < least else replace(plan, peak_bytes=inner)
 
     monkeypatch.setattr("schedsim.allocators.planning._measure", measured)

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import captured_step, convolutional, gated  # noqa: E402
+from schedsim.validation.capture.capture import capture  # noqa: E402
 from schedsim.validation.capture.dropout import dropout_by_factor, eager_factor  # noqa: E402
 from schedsim.validation.capture.program import refs  # noqa: E402
 from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
@@ -308,3 +309,19 @@ def test_a_tensor_that_is_two_arguments_is_traced_by_itself():
             call.target.run_by_op()
     found.module(Schedule.store_all(found.graph))(x).backward()
     torch.testing.assert_close(model.weight.grad, expected)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [torch.nn.BatchNorm2d(8), torch.nn.BatchNorm2d(8, affine=False), torch.nn.GroupNorm(2, 8)],
+)
+def test_norms_under_autocast_are_taken_apart(norm):
+    """Their kernels keep statistics in float32, where inductor's parts say bfloat16."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), norm, torch.nn.Flatten())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        program = capture(model, (torch.randn(2, 3, 6, 6),), lambda out: out.float().sum()).program
+    parts = decompose(program)
+    assert any("norm" in str(call.target) for call in program.calls)
+    assert not any("norm" in str(call.target) for call in parts.calls)
+    for one, other in zip(program.values, parts.values, strict=False):
+        assert one.dtype == other.dtype

@@ -74,6 +74,47 @@ def test_statistics_of_layer_norms_have_the_type_of_the_weight(kind):
     assert faked == made(*given)
 
 
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("is_affine", [True, False])
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit_functional"])
+def test_types_of_batch_norms_are_those_of_the_kernels(name, is_affine, trains):
+    """As under autocast: without a weight, statistics have the type of the running ones."""
+
+    def made(x, mean, variance, *affine):
+        weight, bias = affine or (None, None)
+        op = getattr(torch.ops.aten, name)
+        found = op(x, weight, bias, mean, variance, trains, 0.1, 1e-5)
+        return [(t.shape, t.stride(), t.dtype) for t in found]
+
+    x = torch.randn(2, 8, 4, 4, dtype=torch.bfloat16)
+    given = x, torch.zeros(8), torch.ones(8), *(torch.ones(8) for _ in range(2 * is_affine))
+    mode = fake_mode()
+    with true_layouts(), mode:
+        faked = made(*map(mode.from_tensor, given))
+    assert faked == made(*given)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_types_of_group_norms_are_those_of_the_kernels(kind, memory_format):
+    """As under autocast: statistics in the type of the weight, a gradient in that of the input."""
+    aten = torch.ops.aten
+
+    def made(x, weight, bias):
+        out = aten.native_group_norm(x, weight, bias, 2, 8, 16, 4, 1e-5)
+        back = aten.native_group_norm_backward(
+            out[0], x, out[1], out[2], weight, 2, 8, 16, 4, [True, True, True]
+        )
+        return [(t.shape, t.stride(), t.dtype) for t in (*out, *back)]
+
+    x = torch.randn(2, 8, 4, 4, dtype=kind).contiguous(memory_format=memory_format)
+    given = x, torch.randn(8), torch.randn(8)
+    mode = fake_mode()
+    with true_layouts(), mode:
+        faked = made(*map(mode.from_tensor, given))
+    assert faked == made(*given)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("form", INPUTS)
 def test_backward_of_dropout(form, device):
