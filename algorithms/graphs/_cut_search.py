@@ -28,6 +28,8 @@ _MOST_SINGLE = 12
 _MOST_WHOLE = 3
 # Whole numbers at a single cut are looked for where its relaxation proves that share of the best.
 _HOPEFUL = 0.96
+# At several, where it proves that share: whole numbers add more there.
+_HOPEFUL_SEVERAL = 0.93
 _MOST_CUTS = 40
 _FEW_CUTS = 5
 # The share of the effort that relaxations may take.
@@ -38,6 +40,9 @@ _WHOLE_SHARE = 0.8
 # MILPs of several cuts begin with those at which memory has a price in the last relaxation, of more
 # than that share of the dearest, where these are so many.
 _DEAR, _FEWEST_DEAR, _MOST_DEAR = 0.01, 2, 12
+# A program of more non-zeros is not begun with; and how long the first node takes may be asked for
+# that share of what is left.
+_LARGEST_WHOLE, _LOOK_SHARE = 45_000, 0.1
 # The work of the largest program of all cuts at once: its first node.
 _MOST_AT_ONCE = 1.0
 # In rounds, a share of the work is enough for the simplex method on programs of so many non-zeros.
@@ -263,10 +268,14 @@ class CutSearch:
             if not self.may(relaxation_work(self.nonzeros * len(chosen))):
                 return []
             milp, _ = cut_milp(self.table, self.cuts_at(chosen), self.times.costs)
-            with self.effort.part(_WHOLE_SHARE) as part:
-                answer = milp.solve(part, integral=False, halted=self._halted.is_set)
-            if self._may_be_whole(milp, answer):
-                return chosen
+            if milp.num_nonzeros <= _LARGEST_WHOLE:
+                with self.effort.part(_LOOK_SHARE) as part:
+                    answer = milp.solve(part, integral=False, halted=self._halted.is_set)
+                proven_s = self.times.bound_s(answer.bound)
+                if proven_s < _HOPEFUL_SEVERAL * self.extra_s:
+                    return []
+                if self._may_be_whole(milp, answer):
+                    return chosen
             del chosen[(len(chosen) + 1) // 2 :]
         return []
 
