@@ -230,7 +230,7 @@ class CutSearch:
         spread = self.places.spread(_FEW_CUTS)
         self.worst = None
         while len(chosen) < _MOST_CUTS and not self.is_done():
-            before = (len(chosen), len(beside))
+            before = (len(chosen), len(beside)) if solved else None
             if self.worst is not None:
                 op, repeated = self.worst
                 if self.table.order == "free":
@@ -238,11 +238,11 @@ class CutSearch:
                 self.places.choose(chosen, [op - 1, op] if repeated else [op])
                 if op in chosen and op - 1 in chosen:
                     beside.update((op, again) for again in repeated)
-            if solved and before == (len(chosen), len(beside)):
+            if before == (len(chosen), len(beside)):
                 self._choose_promising(chosen)
-            while spread and solved and before == (len(chosen), len(beside)):
+            while spread and before == (len(chosen), len(beside)):
                 self.places.choose(chosen, [spread.pop(0)])
-            if solved and before == (len(chosen), len(beside)):
+            if before == (len(chosen), len(beside)):
                 return
             solved = True
             chosen.sort()

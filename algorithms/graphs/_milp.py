@@ -295,12 +295,7 @@ class Milp:
 
         # Of SciPy's functions for HiGHS, only that for linear programs tells iterations.
         program, nodes = self.boxed(), NodeWork.by_pivots(self.num_nonzeros, pivots)
-        options: dict[str, float | int] = {"mip_rel_gap": 0.0}
-        if effort.watchdog_s is not None:
-            options["time_limit"] = max(0.01, effort.watchdog_s)
-        if effort.counted:
-            most = (effort.left - nodes.first) / nodes.other
-            options["mip_max_nodes"] = max(1, int(min(_MOST, most)))
+        options = _limits(effort, nodes, "mip_max_nodes")
         with without_solver_lines():
             result = linprog(
                 program.cost,
@@ -314,18 +309,7 @@ class Milp:
         took = max(0, int(result.nit or 0))
         each = _pivot_work(self.num_nonzeros)
         effort.spend(relaxation_work(self.num_nonzeros) + each * took)
-        if result.status == _LIMIT and "time" in str(result.message).lower():
-            effort.note_clock()
-        bound = result.get("mip_dual_bound")
-        if bound is None and result.status == _OPTIMAL:
-            bound = result.fun
-        return Answer(
-            x=result.x,
-            bound=None if bound is None else float(bound),
-            infeasible=result.status == _INFEASIBLE,
-            finished=result.status in (_OPTIMAL, _INFEASIBLE),
-            pivots=took,
-        )
+        return _whole_answer(effort, result, took)
 
     def _solve_relaxed(self, effort: Effort) -> Answer:
         """Solve by the dual simplex method, on small programs faster than others, and exact."""
@@ -379,12 +363,7 @@ class Milp:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         matrix, columns, rows_lb, rows_ub = self._arrays()
-        options: dict[str, float | int] = {"mip_rel_gap": 0.0}
-        if effort.watchdog_s is not None:
-            options["time_limit"] = max(0.01, effort.watchdog_s)
-        if effort.counted:
-            most = min(_MOST, (effort.left - nodes.first) / nodes.other)
-            options["node_limit"] = max(1, int(most))
+        options = _limits(effort, nodes, "node_limit")
         with without_solver_lines():
             result = milp(
                 columns["cost"],
@@ -393,18 +372,35 @@ class Milp:
                 constraints=LinearConstraint(matrix, rows_lb, rows_ub),
                 options=options,
             )
+        answer = _whole_answer(effort, result)
         num_nodes = int(result.get("mip_node_count") or 0)
-        finished = result.status in (_OPTIMAL, _INFEASIBLE)
-        share = nodes.solved if finished and num_nodes <= 1 else 1.0
+        share = nodes.solved if answer.finished and num_nodes <= 1 else 1.0
         effort.spend(share * nodes.first + nodes.other * max(0, num_nodes - 1))
-        if result.status == _LIMIT and "time" in str(result.message).lower():
-            effort.note_clock()
-        bound = result.get("mip_dual_bound")
-        if bound is None and result.status == _OPTIMAL:
-            bound = result.fun
-        return Answer(
-            x=result.x,
-            bound=None if bound is None else float(bound),
-            infeasible=result.status == _INFEASIBLE,
-            finished=finished,
-        )
+        return answer
+
+
+def _limits(effort: Effort, nodes: NodeWork, most_nodes: str) -> dict[str, float | int]:
+    """HiGHS's options for a search in whole numbers; SciPy's name for the most nodes differs."""
+    options: dict[str, float | int] = {"mip_rel_gap": 0.0}
+    if effort.watchdog_s is not None:
+        options["time_limit"] = max(0.01, effort.watchdog_s)
+    if effort.counted:
+        most = min(_MOST, (effort.left - nodes.first) / nodes.other)
+        options[most_nodes] = max(1, int(most))
+    return options
+
+
+def _whole_answer(effort: Effort, result: Any, pivots: int | None = None) -> Answer:
+    """The answer of a search in whole numbers; that the clock has ended it is noted."""
+    if result.status == _LIMIT and "time" in str(result.message).lower():
+        effort.note_clock()
+    bound = result.get("mip_dual_bound")
+    if bound is None and result.status == _OPTIMAL:
+        bound = result.fun
+    return Answer(
+        x=result.x,
+        bound=None if bound is None else float(bound),
+        infeasible=result.status == _INFEASIBLE,
+        finished=result.status in (_OPTIMAL, _INFEASIBLE),
+        pivots=pivots,
+    )
