@@ -59,7 +59,7 @@ def _needs_planes(shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...], form:
     weight = planes[positions[2]]
     own_bytes = sum(tensor.nbytes for tensor in planes)
     own_bytes += planes[positions[1]].nbytes + weight.nbytes
-    return other - one > own_bytes
+    return bool(other - one > own_bytes)
 
 
 def _peak_bytes(tensors: list[torch.Tensor], settings: Any) -> int:
