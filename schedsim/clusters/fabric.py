@@ -40,6 +40,10 @@ class Fabric:
         reach 2.2 of 2.4 TB/s (torchao, ``testing/training/roofline_utils.py``).
     is_assumed
         Whether links, nodes and `efficiency` are those of no such device: nothing was looked up.
+    launch_s, compiled_launch_s
+        Seconds of the host for a kernel, launched by an op of PyTorch or by compiled code: 13.5 us
+        for a matrix product of PyTorch on the host of a DGX H100 (github NVIDIA/TransformerEngine,
+        issue 2053), 7 us for a kernel (github meta-pytorch/autoparallel, pull request 146).
     """
 
     device: Device
@@ -54,6 +58,8 @@ class Fabric:
     host_bytes_per_s: float = LINKS["pcie5"].bytes_per_s
     memory_share: float = 0.92
     is_assumed: bool = False
+    launch_s: float = 13.5e-6
+    compiled_launch_s: float = 7e-6
 
     def copy_s(self, size_bytes: float) -> float:
         """Seconds of a copy between a device and its host, in one direction."""
