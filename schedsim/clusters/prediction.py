@@ -200,9 +200,9 @@ def predict(
     """
     degrees.check(model)
     training.check(model, degrees)
+    check_device(training, fabric)
     check_policies(model, degrees, training)
     check_kept_names(model, degrees, training, fabric)
-    check_device(training, fabric)
     ranks = tuple(
         rank_memory(model, degrees, training, fabric, rank) for rank in range(degrees.pipeline)
     )

@@ -230,6 +230,12 @@ class Training:
                 f"--batch {self.batch} is not a multiple of {count} micro-batches",
                 hint="give a --micro-batches that divides it",
             )
+        if self.optimizer_in_backward and count > 1:
+            raise SchedsimError(
+                f"--optimizer-in-backward with {count} micro-batches: each gradient is used at "
+                "once, and those of micro-batches are added up",
+                hint="give --micro-batches 1, without --pipeline",
+            )
         split = self.sequence_ranks(degrees)
         split *= 2 * degrees.context if degrees.context > 1 else 1
         if self.seq % split:

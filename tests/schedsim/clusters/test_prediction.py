@@ -67,6 +67,14 @@ def test_links_that_are_assumed_are_said():
         assert bool(found.notes) == bool(says)
 
 
+def test_8_bits_are_refused_before_their_layers_are_written():
+    """On a device without a rate for them, whatever is kept."""
+    with pytest.raises(SchedsimError, match="--float8: no rate of a100-80gb"):
+        schedsim.cluster(
+            "llama3.2-1b", device="a100-80gb", seq=512, float8=True, recompute="keep=mixed"
+        )
+
+
 def test_which_flash_attention_is_refused_where_none_runs():
     """Attention that writes its weights has no other kernel."""
     words = {"devices": 2, "seq": 512, "eager_attention": True}
