@@ -28,6 +28,7 @@ from ..torch_private.dynamo_graphs import (
     ends_at_break,
     has_own_functions,
     input_names,
+    name_classes,
     replaced_inputs,
     unpack_at_once,
 )
@@ -349,6 +350,7 @@ def compiled_part(
 ) -> Callable[..., Any]:
     """`graph_module` as a part of the steps of `session`; unchanged, with a note, if not."""
     _refuse_checkpointed_writes(graph_module)
+    name_classes(graph_module)
     unpack_at_once(graph_module)
     if session.options.compile and has_open_sizes(inputs):
         if needs_no_gradient(inputs) and not session.is_distributed:
