@@ -339,7 +339,16 @@ def _is_coming() -> bool:
     """Whether a model was compiled with a budget, is there, and no graph of it has come."""
     if any(_sessions[key][1].has_model for key in _uncalled):
         return True
-    return any(id(options) not in _sessions for options in options_given(schedsim))
+    return any(id(it) not in _sessions and _is_valid(it) for it in options_given(schedsim))
+
+
+def _is_valid(options: Mapping[str, Any]) -> bool:
+    """Whether a call with these options can ever come: it is refused where they are invalid."""
+    try:
+        DropInOptions.read(options)
+    except SchedsimError:
+        return False
+    return True
 
 
 THE_ROUND.coming.append(_is_coming)

@@ -92,7 +92,8 @@ class FirstSteps:
             if static + most <= steps.budget_bytes:
                 self._beside[index] = max(beside, self._beside[index])
                 return known
-        steps.measure(part, binding if known is not None else _measured_at(part, binding))
+        if not (part.is_measured and steps.is_recorded()):  # which would end that record
+            steps.measure(part, binding if known is not None else _measured_at(part, binding))
         told = part.sizes.limit(binding, steps.options.largest)  # a share is one of that peak
         budget = steps.budget_for(part.workload(static, guessed, told))
         store_all = part.store_all_cost(binding)
