@@ -83,6 +83,7 @@ class LocalSession(Session):
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
         self._has_traced = False  # whether graphs have come since a step began
+        self._bytes_at_start = 0  # beside the measured step, as it began
         # What replaces others, and has not run yet, with these.
         self._replacing: list[tuple[TracedPart, TracedPart]] = []
 
@@ -453,6 +454,7 @@ class LocalSession(Session):
             if self._recorder.meter is not None:
                 self._recorder.meter.begins_early = False
         if self._recorder.is_on:
+            self._bytes_at_start = known.resident.now.resident_bytes
             self._behind.begin()
         elif not self.is_rehearsing and self.plans.is_for_sizes(key, binding):
             self._room.begins(torch.device(part.device))
@@ -673,17 +675,20 @@ class LocalSession(Session):
     def _tell_unmeasured(self, record: StepRecord, top_bytes: int) -> None:
         """Say so where a step that no plan was made for has taken more than the budget.
 
+        Not among several models, whose refusals and lines tell of steps of them all.
+
         Parameters
         ----------
         top_bytes
             The most bytes of the step beyond those at its start.
         """
         known, calls = self.plans.known, self._step.calls
-        is_planned = self.plans.is_lifted or all(it in known.numbers for it in record.keys)
-        if is_planned or known.is_share or self.budget_bytes is None:
+        if known.is_share or self.budget_bytes is None or self._has_others():
+            return
+        if self.plans.is_lifted or all(it in known.numbers for it in record.keys):
             return
         given = calls.rows[0].shared_bytes + record.passing_bytes
-        peak = known.resident.now.resident_bytes + given + top_bytes
+        peak = self._bytes_at_start + given + top_bytes
         if peak > self.budget_bytes:
             self._tell(
                 f"first steps have taken up to {format_bytes(peak)}, more than the budget: what "

@@ -99,8 +99,10 @@ class FirstSteps:
         store_all = part.store_all_cost(binding)
         room = budget - part.input_bytes(binding) - part.given_bytes(binding)
         roomy = None
-        # Gradients of other parts may be there in its backward; they refuse no budget.
-        statics = dict.fromkeys((static + others, static))
+        # Gradients of other parts may be there in its backward, and copies of its own beside the
+        # next step, as of sharpness-aware minimisation; they refuse no budget.
+        copies = 0 if others else part.gradient_bytes
+        statics = dict.fromkeys((static + others + copies, static + others, static))
         tries = [
             (there, max(guessed, room - there - int(share * store_all.kept_bytes)))
             for there, share in product(statics, _KEPT_SHARES)
