@@ -182,7 +182,10 @@ class Ours:
         try:
             planned = self.module.prepare(*self.subject.inputs)
         except SchedsimError as error:
-            return {"status": "infeasible", "reason": str(error).partition("\n")[0][:200]}, None
+            plan = getattr(error, "plan", None)
+            proven = plan is not None and plan.least.refutes(budget_bytes)
+            reason = str(error).partition("\n")[0][:300]
+            return {"status": "infeasible", "proven": proven, "reason": reason}, None
         step = Timed(self.subject, partial(planned.module, *self.subject.inputs))
         row = {
             "status": planned.plan.status,
@@ -408,7 +411,9 @@ def report(rows: list[dict[str, Any]]) -> str:
             runs = [row for row in mine if row["setting"] == setting]
             share = setting.removeprefix("ours ")
             if any("over_compile" not in row for row in runs):
-                lines.append(f"| {share} | infeasible | | | |")
+                proven = all(row.get("proven") for row in runs if "over_compile" not in row)
+                text = "no schedule fits, which is proven" if proven else "none found"
+                lines.append(f"| {share} | {text} | | | |")
                 continue
             times = [row["over_compile"] for row in runs]
             text = f"{statistics.median(times):.2f}"

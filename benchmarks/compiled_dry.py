@@ -1,6 +1,6 @@
 """Compiled steps of models at true sizes within budgets, on a CUDA device that is not there.
 
-    python -m schedsim.validation.dry_cuda --device a100-80gb -- \\
+    python -m schedsim.validation.dry_cuda --device h100-80gb -- \\
         python benchmarks/compiled_dry.py --models "gpt2-xl;vit-l"
     python benchmarks/compiled_dry.py --report      # the table of what is measured already
 
@@ -247,7 +247,7 @@ def report(rows: list[dict[str, Any]]) -> str:
         "",
     ]
     for model in dict.fromkeys(row["model"] for row in rows):
-        device = next(row.get("device", "an A100") for row in rows if row["model"] == model)
+        device = next(row["device"] for row in rows if row["model"] == model)
         lines += [
             f"## {model}, as on {device}",
             "",

@@ -33,6 +33,10 @@ _CLOSE = 0.75
 # Before that, so many ops are looked at with tensors of that share of the budget alone: a few such
 # tensors that must meet are seen at once, where all the ways to remake light ones hide them.
 _HEAVY_OPS, _HEAVY_SETS, _HEAVY = 16, 32, 0.1
+# From the end, where gradients wait for the last one, such a search proves most, and which share is
+# best depends on the step: these are tried, with so many sets each. More sets prove a few percent
+# more.
+_END_SHARES, _END_SETS, _END_CLOSE = (0.03, 0.01, 0.003), (64, 1024, 16384), 0.9
 
 # Sets of a few tensors, and ways from a set to one before it, that a core goes through in about a
 # second; and the share of what is left for one step. A set has a way for each op that wrote of it.
@@ -237,6 +241,7 @@ def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
     if search.results:
         needs.append(search.need(END, 0, budget_bytes))
     _look_at_heavy(graph, needs, budget_bytes)
+    _look_back_from_end(graph, needs, budget_bytes, effort)
     for num_ops, most_sets in _STEPS:
         needs.sort(key=lambda need: (-need.least_bytes, need.op))
         if not _CLOSE * budget_bytes <= needs[0].least_bytes <= budget_bytes:
@@ -246,7 +251,9 @@ def largest_need(graph: Graph, budget_bytes: int, effort: Effort) -> MemoryNeed:
             break
         with effort.part(_SHARE) as part:
             for k in some:
-                needs[k] = search.need(needs[k].op, most_sets, budget_bytes, part)
+                found = search.need(needs[k].op, most_sets, budget_bytes, part)
+                if found.least_bytes >= needs[k].least_bytes:  # heavy tensors may prove more
+                    needs[k] = found
                 if needs[k].least_bytes > budget_bytes:
                     return needs[k]
                 if part.is_over():
@@ -265,6 +272,28 @@ def _look_at_heavy(graph: Graph, needs: list[MemoryNeed], budget_bytes: int) -> 
         found = search.need(needs[k].op, _HEAVY_SETS, budget_bytes)
         if found.least_bytes > needs[k].least_bytes:
             needs[k] = found
+
+
+def _look_back_from_end(
+    graph: Graph, needs: list[MemoryNeed], budget_bytes: int, effort: Effort
+) -> None:
+    """Raise the need of the end, the last of `needs`, by what tensors that are not light need."""
+    if needs[-1].op != END:
+        return
+    searches = [NeedSearch(graph, max(1, int(s * budget_bytes))) for s in _END_SHARES]
+    for most_sets in _END_SETS:
+        work = len(searches) * most_sets / _SETS_PER_UNIT
+        least = max(need.least_bytes for need in needs)
+        close = most_sets == _END_SETS[0] or least >= _END_CLOSE * budget_bytes
+        if least > budget_bytes or not close or not effort.allows(work / _SHARE):
+            return
+        with effort.part(_SHARE) as part:
+            for search in searches:
+                found = search.need(END, most_sets, budget_bytes, part)
+                if found.least_bytes > needs[-1].least_bytes:
+                    needs[-1] = found
+                if found.least_bytes > budget_bytes or part.is_over():
+                    return
 
 
 def _split(items: NDArray[np.int64], start: NDArray[np.int64]) -> list[list[int]]:

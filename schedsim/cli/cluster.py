@@ -15,6 +15,7 @@ from .options.files import json_option, output_option
 from .options.typed_sizes import SizeType
 from .show import print_facts, print_json, print_table, working
 from .shown.cluster_choice import DEGREES, nothing_fits, search_document, searched, show_choice
+from .shown.cluster_command import command_of
 
 if TYPE_CHECKING:
     from ..clusters import ClusterPrediction
@@ -84,12 +85,15 @@ def command(request: ClusterRequest, **asked: Any) -> int:
         extra: dict[str, Any] = {"launch": settings} if settings is not None else {}
         if host_limit is not None:
             extra["host_budget_bytes"] = host_limit
-        more = search_document(choice) if choice is not None else {}
+        more = {}
+        if choice is not None:
+            again = command_of(request, found, limit, host_limit)
+            more = search_document(choice) | {"again": again}
         print_json(found.document() | {"budget_bytes": limit} | extra | more)
     else:
         _show(found, limit, host_limit)
         if choice is not None:
-            show_choice(choice)
+            show_choice(choice, command_of(request, found, limit, host_limit))
         if settings is not None:
             click.echo(f"\n{settings}", nl=False)
     hosts_hold = host_limit is None or _on_host_bytes(found) <= host_limit
@@ -154,7 +158,7 @@ def _show(found: ClusterPrediction, limit: int, host_limit: int | None) -> None:
     click.echo(
         f"{training.batch} sequence{'s' if training.batch > 1 else ''} of {training.seq} tokens "
         f"per data-parallel rank, {micro} micro-batch{'es' if micro > 1 else ''}, "
-        f"recompute {training.recompute}"
+        f"{'ZeRO 2, ' if training.zero_stage == 2 else ''}recompute {training.recompute}"
     )
     fabric = found.fabric
     attention = f" ({fabric.efficiency * fabric.attention_share:.0%} in attention)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ..errors import SchedsimError
+from ..errors import SchedsimError, did_you_mean
 from ..plans.links import LINKS
 from ..workloads.architecture import ExpertSizes
-from ..workloads.devices import Device, get_device
+from ..workloads.devices import Device, device_names, get_device, is_device_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,12 @@ class Fabric:
     memory_share
         Share of the memory's bandwidth that ops reach: on ``h100-96gb``, large pointwise kernels
         reach 2.2 of 2.4 TB/s (torchao, ``testing/training/roofline_utils.py``).
+    is_assumed
+        Whether links, nodes and `efficiency` are those of no such device: nothing was looked up.
+    launch_s, compiled_launch_s
+        Seconds of the host for a kernel, launched by an op of PyTorch or by compiled code: 13.5 us
+        for a matrix product of PyTorch on the host of a DGX H100 (github NVIDIA/TransformerEngine,
+        issue 2053), 7 us for a kernel (github meta-pytorch/autoparallel, pull request 146).
     """
 
     device: Device
@@ -51,6 +57,9 @@ class Fabric:
     attention_share: float = 1.0
     host_bytes_per_s: float = LINKS["pcie5"].bytes_per_s
     memory_share: float = 0.92
+    is_assumed: bool = False
+    launch_s: float = 13.5e-6
+    compiled_launch_s: float = 7e-6
 
     def copy_s(self, size_bytes: float) -> float:
         """Seconds of a copy between a device and its host, in one direction."""
@@ -190,7 +199,7 @@ def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fa
 
     ``h100-96gb`` is the device of Grand Teton nodes: 96 GB at 2.4 TB/s, limited to 500 W. Devices
     of `schedsim.workloads.get_device` that are missing in the table get the links of an H100 and an
-    efficiency of 0.6.
+    efficiency of 0.6, and predictions say so.
 
     Parameters
     ----------
@@ -224,6 +233,12 @@ def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fa
         raise SchedsimError(
             f"--flash 3 does not run on {name}", hint="FlashAttention-3 is of h100 and h200"
         )
+    if not (name in _NODES or name in device_names() or is_device_file(name)):
+        every = dict.fromkeys((*_NODES, *device_names()))
+        able = f"one of {', '.join(every)}, or a file NAME.json"
+        raise SchedsimError(
+            f"--device {name!r} is unknown", hint=did_you_mean(name, list(every), able)
+        )
     known, near, far, calibrated = _NODES.get(name, (name, 450, 50, 0.60))
     device = get_device(known)
     if name == "h100-96gb":
@@ -242,4 +257,5 @@ def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fa
         float8_gain=2.0 if hopper else 0.0,
         attention_share=_FLASH[flash] * flash_share(name),
         host_bytes_per_s=LINKS["pcie4" if name.startswith("a100") else "pcie5"].bytes_per_s,
+        is_assumed=name not in _NODES,
     )

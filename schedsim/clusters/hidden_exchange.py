@@ -16,17 +16,18 @@ from dataclasses import replace
 from .fabric import Fabric
 from .tape import RankOp
 
-SENDING = 20 / 132
-"""Share of an H100's processors that send tokens: 20 (``moe_deepep_num_sms``) of 132."""
+PROCESSORS = 132
+"""Processors of an H100."""
 
 
 def with_hidden_exchange(
-    forward: Sequence[RankOp], backward: Sequence[RankOp], fabric: Fabric
+    forward: Sequence[RankOp], backward: Sequence[RankOp], fabric: Fabric, sending: int
 ) -> tuple[tuple[RankOp, ...], tuple[RankOp, ...]]:
     """The ops of a layer, its exchanges shortened to what computation beside them does not hide.
 
-    What runs again does not hide anything. The first forwards of a pipeline and its last
-    backwards, which have nothing beside them, count as the others.
+    Meanwhile `sending` processors compute nothing. What runs again does not hide anything. The
+    first forwards of a pipeline and its last backwards, which have nothing beside them, count as
+    the others.
     """
     experts = {op.name for op in forward} & {"arrived"}
     if not experts:
@@ -44,7 +45,7 @@ def with_hidden_exchange(
         if op.name not in beside:
             return op
         hidden_s = min(op.link_s, beside[op.name])
-        return replace(op, link_s=op.link_s - hidden_s * (1 - SENDING))
+        return replace(op, link_s=op.link_s - hidden_s * (1 - sending / PROCESSORS))
 
     return tuple(map(shortened, forward)), tuple(map(shortened, backward))
 

@@ -74,7 +74,7 @@ class ClusterChoice:
     binds
         What keeps the step from being faster, in words.
     least_bytes
-        If nothing fits, the least bytes that any candidate reserved.
+        If nothing fits, the least bytes found that a step reserves: with such a budget, one fits.
     """
 
     best: ClusterPrediction | None
@@ -97,6 +97,15 @@ class _Fitted:
 
     step_s: float
     bound_s: float
+    training: Training
+
+
+@dataclass(frozen=True, slots=True)
+class _Leanest:
+    """Settings of a candidate that reserve so many bytes."""
+
+    reserved_bytes: int
+    candidate: StepSettings
     training: Training
 
 
@@ -126,7 +135,6 @@ class _Search:
             plain=PLAIN if plain is None else plain,
         )
         self.uniform = plain is not None  # frameworks have one setting for all ranks
-        self.least_bytes: int | None = None
         self.skipped = False  # whether the last choice left an entry out that may fit
         self._beyond: dict[str, int] = {}  # entry -> reserved bytes beyond the bound, of some rank
         self._memories: dict[tuple[Degrees, Training, int], RankMemory] = {}
@@ -239,7 +247,6 @@ class _Search:
             ]
             place = _first_within(needs, self.budget_bytes)
             if place is None:
-                self.least_bytes = min(needs[-1], self.least_bytes or needs[-1])
                 return None
             chosen.append(entries[place])
             place = _first_within(needs, less_bytes)
@@ -259,12 +266,10 @@ class _Search:
 
     def prediction(self, candidate: StepSettings, training: Training) -> ClusterPrediction:
         """What `predict` says of settings that were found to fit, whose ranks were simulated."""
-        degrees, of_ranks = candidate.degrees, training.recompute.split("/")
+        degrees = candidate.degrees
         ranks = tuple(
-            self._memories[
-                degrees, replace(training, recompute=of_ranks[rank % len(of_ranks)]), rank
-            ]
-            for rank in range(degrees.pipeline)
+            self._memories[degrees, replace(training, recompute=recompute), rank]
+            for rank, recompute in enumerate(_by_rank(training, degrees))
         )
         time = step_time(self.model, degrees, training, self.fabric)
         return ClusterPrediction(self.model, degrees, training, self.fabric, ranks, time)
@@ -294,18 +299,65 @@ class _Search:
             self.num_layers += layers
             needed = first_micro_batch_bytes(self.model, degrees, training, self.fabric)
         if needed <= self.budget_bytes:
-            count = training.micro_batches(degrees)
-            played = representative_micro_batches(degrees, training) or count
-            self.num_layers += layers * min(count, played)
-            memory = rank_memory(self.model, degrees, training, self.fabric, rank)
-            self._memories[degrees, training, rank] = memory
+            memory = self._memory(candidate, rank, recompute)
             self._beyond[recompute] = memory.reserved_bytes - needed
             needed = memory.reserved_bytes
             if self.host_bytes is not None and memory.host_bytes > self.host_bytes:
                 return False
-        if without_host(recompute) == "full" and needed > self.budget_bytes:
-            self.least_bytes = min(needed, self.least_bytes or needed)
         return needed <= self.budget_bytes
+
+    def leanest(self, every: Sequence[StepSettings], effort: int) -> _Leanest:
+        """Of the steps of `every` that recompute the most, one that reserves the least bytes.
+
+        Those that are least by their bound come first, at most `effort` of them; a step within the
+        budget ends the search.
+        """
+        rows = [(*self._most_recomputed(one), one) for one in every]
+        rows.sort(key=lambda row: row[0])
+        found: _Leanest | None = None
+        for bound_bytes, training, candidate in rows[:effort]:
+            if found is not None and (
+                bound_bytes >= found.reserved_bytes or found.reserved_bytes <= self.budget_bytes
+            ):
+                break
+            size = max(
+                self._memory(candidate, rank, recompute).reserved_bytes
+                for rank, recompute in enumerate(_by_rank(training, candidate.degrees))
+            )
+            if found is None or size < found.reserved_bytes:
+                found = _Leanest(size, candidate, training)
+        assert found is not None
+        return found
+
+    def _most_recomputed(self, candidate: StepSettings) -> tuple[int, Training]:
+        """(a lower bound on its bytes, its settings) where each rank recomputes the most."""
+        degrees, training = candidate.degrees, candidate.training
+        stages = split_stages(self.model, degrees, training)
+        last = [
+            entries_of(
+                self.ladder,
+                candidate,
+                max(len(stage.layers) for stage in rank_stages(stages, degrees, rank)),
+                offload=self.host_bytes is None,
+            )[-1]
+            for rank in range(degrees.pipeline)
+        ]
+        bound_bytes = max(
+            self.bounds.memory_bytes(degrees, training, rank, recompute)
+            for rank, recompute in enumerate(last)
+        )
+        return bound_bytes, replace(training, recompute=_of_ranks(last))
+
+    def _memory(self, candidate: StepSettings, rank: int, recompute: str) -> RankMemory:
+        """The memory of a rank with this recomputation, simulated once."""
+        degrees, training = candidate.degrees, replace(candidate.training, recompute=recompute)
+        key = (degrees, training, rank)
+        if key not in self._memories:
+            count = training.micro_batches(degrees)
+            played = representative_micro_batches(degrees, training) or count
+            self.num_layers += -(-self.model.num_layers // degrees.pipeline) * min(count, played)
+            self._memories[key] = rank_memory(self.model, degrees, training, self.fabric, rank)
+        return self._memories[key]
 
 
 @checked
@@ -432,6 +484,10 @@ def choose(
             left.append(found.bound_s)
         fitting.append((found.step_s, candidate, found.training))
         best_s = min(best_s, found.step_s)
+    leanest = None if fitting else search.leanest(every, effort)
+    if leanest is not None and leanest.reserved_bytes <= budget_bytes:
+        best_s = search.step_s(leanest.candidate, leanest.training)
+        fitting.append((best_s, leanest.candidate, leanest.training))
     fitting.sort(key=lambda row: row[0])
     predictions = [
         search.prediction(candidate, training)
@@ -444,7 +500,7 @@ def choose(
         len(every),
         tried,
         _binds(best_s, faster, budget_bytes),
-        None if predictions else search.least_bytes,
+        None if predictions or leanest is None else leanest.reserved_bytes,
     )
 
 
@@ -457,6 +513,12 @@ _SLIGHT = 5e-4
 def _of_ranks(every: Sequence[str]) -> str:
     """The setting of pipeline ranks with these settings: one where they are alike."""
     return every[0] if len(set(every)) == 1 else "/".join(every)
+
+
+def _by_rank(training: Training, degrees: Degrees) -> list[str]:
+    """The recomputation of each pipeline rank."""
+    of_ranks = training.recompute.split("/")
+    return [of_ranks[rank % len(of_ranks)] for rank in range(degrees.pipeline)]
 
 
 def _first_within(needs: list[int], budget_bytes: int) -> int | None:

@@ -82,6 +82,7 @@ class BlockWriter:
         self.weights[gradient] = self.weights.get(gradient, 0) + weight
         low = self.training.float8
         casts = 2 if low else 1
+        kernels = self._product_kernels(made, weights)
 
         def undo() -> None:
             d, from_out = tape.new_gradient(given), tape.gradient(made)
@@ -96,6 +97,7 @@ class BlockWriter:
                     moved_bytes=moved,
                     kind="product",
                     exact_sums=True,
+                    kernels=2 * kernels,
                 )
             )
             tape.give(given, d)
@@ -109,10 +111,20 @@ class BlockWriter:
                 float8_flops=tiled if low else 0.0,
                 moved_bytes=casts * (size + tape.sizes[given]) + weight,
                 kind="product",
+                kernels=kernels,
             ),
             undo,
         )
         return made
+
+    def _product_kernels(self, made: str, weights: int) -> int:
+        """Kernels of a product: of PyTorch's grouped ones 1, of Transformer Engine's one each.
+
+        Megatron computes gate and up in one product, and so queries, keys and values.
+        """
+        if self.training.state != "megatron":
+            return 1
+        return 0 if made in ("k", "v") or made.rpartition(".")[2] == "up" else weights
 
     def pointwise(
         self,

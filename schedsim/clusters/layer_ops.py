@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from .expert_ops import ExpertWriter
 from .hidden_exchange import with_hidden_exchange
+from .host_launches import as_launched
 from .layer_blocks import GRADIENT
 from .tape import RankOp
+from .token_routes import route_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,12 @@ class LayerWriter(ExpertWriter):
         input_gradient = self.tape.gradient("x")
         forward, backward = tuple(self.tape.forward), tuple(self.tape.backward)
         if self._hides_exchange:
-            forward, backward = with_hidden_exchange(forward, backward, self.fabric)
+            route = route_of(self.training.libraries.routes, self.training.state)
+            forward, backward = with_hidden_exchange(
+                forward, backward, self.fabric, route.sending_processors
+            )
+        forward = as_launched(forward, self.training, self.fabric)
+        backward = as_launched(backward, self.training, self.fabric)
         return LayerOps(forward, backward, output, input_gradient, self.weights, self.tape.sizes)
 
     @property

@@ -15,6 +15,7 @@ from .fabric import Fabric, flash_share
 from .layer_recompute import check_kept_names
 from .rank_memory import RankMemory, rank_memory
 from .rank_time import StepTime, step_time
+from .stages import check_policies
 from .training import Training
 
 
@@ -84,7 +85,22 @@ class ClusterPrediction:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line for each setting of experts that this step does not follow."""
+        """A line for what is assumed, and for each setting that this step does not follow."""
+        return (*self._assumed, *self._not_followed)
+
+    @property
+    def _assumed(self) -> tuple[str, ...]:
+        fabric = self.fabric
+        if not fabric.is_assumed:
+            return ()
+        near, far = (rate / 1e9 for rate in (fabric.near_bytes_per_s, fabric.far_bytes_per_s))
+        return (
+            f"the links of {fabric.device.name} are not known here: as of an H100, {near:.0f} GB/s "
+            f"inside nodes of {fabric.per_node} and {far:.0f} GB/s between them",
+        )
+
+    @property
+    def _not_followed(self) -> tuple[str, ...]:
         experts, degrees, training = self.model.experts, self.degrees, self.training
         if experts is None:
             return ()
@@ -156,6 +172,10 @@ def check_device(training: Training, fabric: Fabric) -> None:
             hint="leave it out, or take an h100-80gb",
         )
     libraries = training.libraries
+    if training.eager_attention and fabric.attention_share != flash_share(fabric.device.name):
+        raise SchedsimError(
+            "--flash does nothing with --eager-attention", hint="leave one of them out"
+        )
     own = libraries.flex_attention or libraries.efficient_attention
     if own and fabric.attention_share != flash_share(fabric.device.name):
         raise SchedsimError(
@@ -180,8 +200,9 @@ def predict(
     """
     degrees.check(model)
     training.check(model, degrees)
-    check_kept_names(model, degrees, training, fabric)
     check_device(training, fabric)
+    check_policies(model, degrees, training)
+    check_kept_names(model, degrees, training, fabric)
     ranks = tuple(
         rank_memory(model, degrees, training, fabric, rank) for rank in range(degrees.pipeline)
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import SchedsimError
 from ..workloads.architecture import Architecture
 from .degrees import Degrees
 from .kept_names import split_host
-from .training import Training, policies_of
+from .training import Training, counted_layers, policies_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,29 @@ def stage_policies(recompute: str, degrees: Degrees, stage: StageParts) -> list[
     """As `layer_policies`, of a setting ``recompute``."""
     found = policies_of(recompute, len(stage.layers), stage.number % degrees.pipeline)
     return [*found[:-1], split_host(found[-1])[0]] if stage.head and found else found
+
+
+def check_policies(model: Architecture, degrees: Degrees, training: Training) -> None:
+    """Raise `SchedsimError` where ``--recompute`` speaks of layers that no stage of a rank has."""
+    stages = split_stages(model, degrees, training)
+    of_ranks = training.recompute.split("/")
+    for rank, policy in enumerate(of_ranks):
+        mine = stages if len(of_ranks) == 1 else rank_stages(stages, degrees, rank)
+        most = max(len(stage.layers) for stage in mine)
+        parts = policy.split(",")
+        if any(":" not in part for part in parts[:-1]):
+            raise SchedsimError(
+                f"--recompute {policy}: nothing is left for {parts[-1]!r}",
+                hint="give a count of layers to each policy but the last: full:4,none",
+            )
+        if len(parts) > 1 or ":" in policy:
+            of = "the model" if degrees.pipeline == 1 else "a stage"
+            if counted_layers(policy) > most:
+                raise SchedsimError(
+                    f"--recompute {policy} speaks of {counted_layers(policy)} layers, and {of} has "
+                    f"{most}" + ("" if degrees.pipeline == 1 else " at most"),
+                    hint="counts are of the layers of one stage, first to last",
+                )
 
 
 def rank_stages(stages: list[StageParts], degrees: Degrees, rank: int) -> list[StageParts]:

@@ -47,6 +47,8 @@ class RankOp:
         format.
     exact_sums
         Whether a product in 8 bits adds up in fp32 all along, as those of a backward do.
+    kernels
+        Kernels that the host launches for it, those of `link_s` aside.
     """
 
     name: str
@@ -62,6 +64,7 @@ class RankOp:
     in_place: Mapping[str, str] = field(default_factory=dict)
     element_bytes: int = 2
     exact_sums: bool = False
+    kernels: int = 1
 
     def compute_s(self, fabric: Fabric) -> float:
         """Seconds of its arithmetic or its memory traffic, without its message."""

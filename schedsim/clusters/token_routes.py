@@ -36,6 +36,8 @@ class TokenRoute:
         Whether the experts' activation is weighed, so that the backward reads no outputs.
     sending_s, returning_s
         Seconds of an exchange beside its kernels: of tokens to their experts, and of their sums.
+    sending_processors
+        How many of an H100's 132 processors send tokens.
     """
 
     sent: float
@@ -49,6 +51,7 @@ class TokenRoute:
     inside: bool = False
     sending_s: float = 0.0
     returning_s: float = 0.0
+    sending_processors: int = 20
 
 
 ROUTES: Mapping[str, TokenRoute] = {
@@ -74,9 +77,14 @@ ROUTES: Mapping[str, TokenRoute] = {
     # Megatron with ``moe_permute_fusion_into_hybridep``: the dispatcher's kernels sort. Through its
     # API, 4,096 tokens of 7,168 numbers on 16 H100 take 2.15 ms there and 2.20 back, its kernels
     # 1.63 and 1.86, and the copy out of its buffer 0.25 (docs/README_Hybrid-EP.md of DeepEP's
-    # branch hybrid-ep, 16 SMs; its bytes are those to both nodes).
+    # branch hybrid-ep, 16 SMs; its bytes are those to both nodes). Megatron-Bridge's recipes of
+    # performance give it 32 (``moe_hybridep_num_sms``), Megatron DeepEP 20.
     "hybridep": TokenRoute(
-        *(0, 0, 0, 0, False, 30, 30), inside=True, sending_s=0.27e-3, returning_s=0.09e-3
+        *(0, 0, 0, 0, False, 30, 30),
+        inside=True,
+        sending_s=0.27e-3,
+        returning_s=0.09e-3,
+        sending_processors=32,
     ),
     # The same without it: chunks are put together in their new order, sums go by index.
     "megatron": TokenRoute(2 + 2, 2 + 3, 2 + 2, 2 + 3, False, 35, 35, inside=True),

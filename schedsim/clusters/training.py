@@ -230,6 +230,12 @@ class Training:
                 f"--batch {self.batch} is not a multiple of {count} micro-batches",
                 hint="give a --micro-batches that divides it",
             )
+        if self.optimizer_in_backward and count > 1:
+            raise SchedsimError(
+                f"--optimizer-in-backward with {count} micro-batches: each gradient is used at "
+                "once, and those of micro-batches are added up",
+                hint="give --micro-batches 1, without --pipeline",
+            )
         split = self.sequence_ranks(degrees)
         split *= 2 * degrees.context if degrees.context > 1 else 1
         if self.seq % split:
@@ -366,7 +372,7 @@ def policies_of(recompute: str, num_layers: int, rank: int) -> list[str]:
         name, _, count = part.strip().partition(":")
         base, every = split_host(name)
         known = base in RECOMPUTE or kept_names(base) is not None
-        if not known or every is None or (count and not count.isdecimal()):
+        if not known or every is None or (count and not (count.isdecimal() and int(count))):
             raise SchedsimError(
                 f"--recompute {part!r} is not understood",
                 hint=f"one of {', '.join(RECOMPUTE)}, keep=OP+OP of a layer, or counts of "
@@ -375,10 +381,24 @@ def policies_of(recompute: str, num_layers: int, rank: int) -> list[str]:
         hosted = on_host(base)
         found += [
             hosted if every and not i % every else base
-            for i in range(int(count) if count else num_layers)
+            for i in range(min(int(count), num_layers) if count else num_layers)
         ]
     found += found[-1:] * (num_layers - len(found))
     return found[:num_layers]
+
+
+def counted_layers(recompute: str) -> int:
+    """How many layers at least a setting ``recompute`` of one pipeline rank speaks of.
+
+    What follows a policy without a count, which takes all layers that are left, speaks of one more
+    than all others.
+
+    Examples
+    --------
+    >>> [counted_layers(one) for one in ("full", "full:4,none:12", "full:4,none")]
+    [1, 16, 5]
+    """
+    return sum(int(part.partition(":")[2] or 1) for part in recompute.split(","))
 
 
 def _at_least(name: str, value: object, least: int) -> None:

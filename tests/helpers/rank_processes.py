@@ -55,14 +55,18 @@ def run_ranks(function, num_ranks, *arguments, timeout_s=TIMEOUT_S, allow_exit=F
     With `allow_exit`, the exit status takes the place of the result of a rank that ends its
     process.
 
-    The processes serve later calls too, each call in a process group of its own: starting and
-    warming them up takes longer than most of what they are asked. Those of a call that has failed,
-    or in which one has ended, serve no other.
+    The processes serve later calls of as many ranks too, each call in a process group of its own:
+    starting and warming them up takes longer than most of what they are asked. They stay together,
+    each the same rank, so that all ranks of a call have served the same calls before. Those of a
+    call that has failed, or in which one has ended, serve no other.
     """
-    _idle[:] = [worker for worker in _idle if worker.process.is_alive()]
-    workers = [_idle.pop() if _idle else _Worker() for _ in range(num_ranks)]
+    workers = _idle.pop(num_ranks, [])
     with tempfile.TemporaryDirectory() as folder:
         try:
+            if not all(worker.process.is_alive() for worker in workers):
+                _end(workers)
+            while len(workers) < num_ranks:
+                workers.append(_Worker())
             for rank, worker in enumerate(workers):
                 worker.begin(rank, num_ranks, folder, function, arguments)
             _wait(workers, folder, timeout_s)
@@ -74,18 +78,24 @@ def run_ranks(function, num_ranks, *arguments, timeout_s=TIMEOUT_S, allow_exit=F
                     for rank, worker in enumerate(workers):
                         worker.end(rank)
                 else:
-                    _idle.extend(reversed(workers))
+                    _idle[num_ranks] = workers
                 workers = []
             return found
         finally:
-            for worker in workers:
-                worker.process.kill()
-            for worker in workers:
-                worker.process.join()
+            _end(workers)
 
 
-_idle = []
-"""Workers that wait for a call, the one of the lowest rank last."""
+_idle = {}
+"""Number of ranks -> the workers that wait for a call of so many, in the order of their ranks."""
+
+
+def _end(workers):
+    """Kill all `workers`, and leave none."""
+    for worker in workers:
+        worker.process.kill()
+    for worker in workers:
+        worker.process.join()
+    workers.clear()
 
 
 class _Worker:

@@ -49,16 +49,23 @@ class _Attention:
 def explicit_masks_round(graph_module: fx.GraphModule) -> bool:
     """Whether attention in a graph of Dynamo's rounds otherwise by masks that mask nothing.
 
-    Where that cannot be tried, it is taken to. O(attention of one sample), for each form of it.
+    Where that cannot be tried, it is taken to. A mask that masks more than later tokens whatever a
+    step is given, as one of a sliding window, is there in the plain step too. O(attention of one
+    sample), for each form of it.
     """
     seen: set[Any] = set()
     for one in _attention_in(graph_module):
+        masks: list[Tensor | None] = [None]
+        if one.is_outermost:
+            masks = [_masking_nothing(graph_module, one.mask, fill) for fill in _FILLS]
+        if not any(mask is None or _may_be_left_out(mask) for mask in masks):
+            continue
         if one.forms is None:
             return True
-        given = _masking_nothing(graph_module, one.mask) if one.is_outermost else None
+        known = next((mask for mask in masks if mask is None or _may_be_left_out(mask)), None)
         shapes = tuple((tuple(map(_as_int, t.shape)), t.dtype) for t in one.forms)
-        is_causal = None if given is None else _is_causal(given)
-        dtype = torch.bool if given is None else given.dtype
+        is_causal = None if known is None else not bool(_seen_in(known).all())
+        dtype = torch.bool if known is None else known.dtype
         key = (shapes, one.num_groups, one.options, is_causal, dtype)
         if key in seen:
             continue
@@ -111,8 +118,28 @@ def _as_int(size: Any) -> int:
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
-def _masking_nothing(graph_module: fx.GraphModule, mask: fx.Node) -> Tensor | None:
-    """The mask where all that it is made of is one; ``None`` if that is more than whole numbers."""
+def _ones(shape: list[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A mask of tokens that masks none."""
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
+def _places(shape: list[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The positions of tokens of one text."""
+    if dtype is torch.bool or not shape:
+        return _ones(shape, dtype, device)
+    return torch.arange(shape[-1], dtype=dtype, device=device).expand(shape)
+
+
+_FILLS = (_ones, _places)
+
+
+def _masking_nothing(
+    graph_module: fx.GraphModule, mask: fx.Node, fill: Callable[..., Tensor]
+) -> Tensor | None:
+    """The mask where `fill` gives the inputs of which it is made.
+
+    ``None`` if these are more than whole numbers.
+    """
     needed, waiting = {mask}, [mask]
     while waiting:
         new = [it for it in waiting.pop().all_input_nodes if it not in needed]
@@ -126,21 +153,21 @@ def _masking_nothing(graph_module: fx.GraphModule, mask: fx.Node) -> Tensor | No
             if any(map(_writes, node.users)):
                 return None
             try:
-                values[node] = _value_of(node, values)
+                values[node] = _value_of(node, values, fill)
             except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError):
                 return None
     value = values[mask]
     return value if isinstance(value, Tensor) and value.ndim >= 2 else None
 
 
-def _value_of(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+def _value_of(node: fx.Node, values: Mapping[fx.Node, Any], fill: Callable[..., Tensor]) -> Any:
     if node.op == "placeholder":
         form = node.meta[_FORM]
         if not isinstance(form, Tensor):
             return _as_int(form)
         if form.is_floating_point() or form.is_complex():
             raise TypeError("a mask of activations")
-        return torch.ones([*map(_as_int, form.shape)], dtype=form.dtype, device=form.device)
+        return fill([*map(_as_int, form.shape)], form.dtype, form.device)
     args, keywords = fx.map_arg((node.args, node.kwargs), values.__getitem__)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **keywords)
@@ -155,10 +182,15 @@ def _writes(node: fx.Node) -> bool:
     return node.target is operator.setitem
 
 
-def _is_causal(mask: Tensor) -> bool:
-    """Whether no query sees a later key."""
-    seen = mask if mask.dtype is torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return not bool(seen.triu(1).any())
+def _seen_in(mask: Tensor) -> Tensor:
+    """Which keys each query sees."""
+    return mask if mask.dtype is torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+def _may_be_left_out(mask: Tensor) -> bool:
+    """Whether each query sees all keys, or all but later ones."""
+    seen = _seen_in(mask)
+    return bool(seen.all()) or torch.equal(seen, torch.ones_like(seen).tril())
 
 
 def _rounds(attention: _Attention, dtype: torch.dtype, causal: bool) -> bool:

@@ -25,6 +25,7 @@ from ..torch_private import inductor_calls as inductor
 from ..torch_private.fake_tensors import fake_mode
 from ..torch_private.storage_refs import storage_key
 from .fusible import fusible_target
+from .scratch_of_layouts import needs_planes
 
 aten = torch.ops.aten
 
@@ -33,6 +34,9 @@ _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 
 _CHANNELS_LAST = 0, 2, 3, 1
 """The order of dimensions in memory, the outermost first."""
+
+_PLANES = 0, 1, 2, 3
+"""That of images whose channels lie one behind the other."""
 
 _FOLLOWING = frozenset(
     {
@@ -54,6 +58,9 @@ def with_channels_last(program: Program, *, narrow: bool = False) -> Program:
     reductions, views and pooling keep the layout that they are given; any other op, and whoever
     reads the results of the step, gets the layout that was traced. Results are the same within
     rounding. `program` itself is returned where nothing changes.
+
+    A depthwise convolution's backward that would take much scratch in channels-last gets images
+    plane by plane, as it does from inductor.
 
     A program that reads the storage under such a tensor is returned unchanged too.
 
@@ -129,7 +136,13 @@ class _Relaid:
             Whether the runtime replaces the call, so that it cannot be evaluated.
         """
         read = list(refs((call.args, call.kwargs, call.lean)))
-        if call.target in _CONVOLUTIONS and not (self.narrow and _is_mostly_weight(self.old, call)):
+        if call.target in _CONVOLUTIONS and needs_planes(self.old, call):
+            first = set(_first(call))
+            found = self._with(call, lambda v: self._planes(v, call) if v in first else v)
+            follows = self._follows(found)
+        elif call.target in _CONVOLUTIONS and not (
+            self.narrow and _is_mostly_weight(self.old, call)
+        ):
             first = set(_first(call))
             found = self._with(call, lambda v: self._channels_last(v, call) if v in first else v)
             follows = self._follows(found)
@@ -240,6 +253,14 @@ class _Relaid:
         if _is_channels_last(self.new.values[v]):
             return v
         return self._copy(v, reader, _CHANNELS_LAST)
+
+    def _planes(self, v: int, reader: Call) -> int:
+        """`v`, or a copy of it, with one channel behind the other."""
+        value = self.new.values[v]
+        contiguous = torch.empty(value.shape, device="meta").stride()
+        if same_strides(value.shape, value.stride, contiguous):
+            return v
+        return self._copy(v, reader, _PLANES)
 
     def _as_traced(self, v: int, reader: Call) -> int:
         """`v`, or a copy of it in the order of dimensions that was traced."""

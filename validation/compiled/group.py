@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from ..capture.program import Call, Program, Ref, Value, map_refs, refs
 from ..torch_private import inductor_calls as inductor
+from ..torch_private.cut_objects import with_whole_objects
 from ..torch_private.fake_tensors import fake_mode
 from ..user_warnings import warn_user
 from .aligned_calls import AlignedCalls
@@ -178,11 +180,11 @@ class OverwritingGroup:
 def _begun(compile_it: Callable[[], Any], inputs: Sequence[Layout]) -> list[Callable[[], None]]:
     """Begin to compile code; what is to be called, in order, before the code is."""
     if not inputs or any(layout[3].type != "cpu" for layout in inputs):
-        compile_it()
+        with_whole_objects(compile_it)
         return []
     with inductor.kernels_later() as waits:
-        compile_it()
-    return waits
+        with_whole_objects(compile_it)
+    return [partial(with_whole_objects, wait) for wait in waits]
 
 
 class Groups:

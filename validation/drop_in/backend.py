@@ -28,6 +28,7 @@ from ..torch_private.dynamo_graphs import (
     ends_at_break,
     has_own_functions,
     input_names,
+    name_classes,
     replaced_inputs,
     unpack_at_once,
 )
@@ -338,7 +339,16 @@ def _is_coming() -> bool:
     """Whether a model was compiled with a budget, is there, and no graph of it has come."""
     if any(_sessions[key][1].has_model for key in _uncalled):
         return True
-    return any(id(options) not in _sessions for options in options_given(schedsim))
+    return any(id(it) not in _sessions and _is_valid(it) for it in options_given(schedsim))
+
+
+def _is_valid(options: Mapping[str, Any]) -> bool:
+    """Whether a call with these options can ever come: it is refused where they are invalid."""
+    try:
+        DropInOptions.read(options)
+    except SchedsimError:
+        return False
+    return True
 
 
 THE_ROUND.coming.append(_is_coming)
@@ -349,6 +359,7 @@ def compiled_part(
 ) -> Callable[..., Any]:
     """`graph_module` as a part of the steps of `session`; unchanged, with a note, if not."""
     _refuse_checkpointed_writes(graph_module)
+    name_classes(graph_module)
     unpack_at_once(graph_module)
     if session.options.compile and has_open_sizes(inputs):
         if needs_no_gradient(inputs) and not session.is_distributed:

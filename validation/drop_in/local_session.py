@@ -37,7 +37,7 @@ from .plans.step_plans import StepPlans
 from .plans.unmeasured_steps import record_without_measurements
 from .records.step_calls import PartCall, StepCalls
 from .records.step_meter import OVER
-from .records.step_record import Key, StepKind
+from .records.step_record import Key, StepKind, StepRecord
 from .session import Session
 
 
@@ -68,6 +68,7 @@ class LocalSession(Session):
         self.plans.known.optimizer_bytes = self._optimizer_bytes
         self.plans.known.gradient_bytes = self._held.coming_gradient_bytes
         self.plans.known.late_gradient_bytes = self._held.late_gradient_bytes
+        self.plans.known.is_recorded = lambda: self._recorder.is_on
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
@@ -82,6 +83,9 @@ class LocalSession(Session):
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
         self._has_traced = False  # whether graphs have come since a step began
+        self._bytes_at_start = 0  # beside the measured step, as it began
+        # What replaces others, and has not run yet, with these.
+        self._replacing: list[tuple[TracedPart, TracedPart]] = []
 
     @property
     def is_compared(self) -> bool:
@@ -150,6 +154,7 @@ class LocalSession(Session):
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
         self.plans.forget(self.parts.index(part))
+        self._replacing.append((by, part))
         super().replace(part, by, why)
 
     def step_begins(self, inputs: Any) -> None:
@@ -449,6 +454,7 @@ class LocalSession(Session):
             if self._recorder.meter is not None:
                 self._recorder.meter.begins_early = False
         if self._recorder.is_on:
+            self._bytes_at_start = known.resident.now.resident_bytes
             self._behind.begin()
         elif not self.is_rehearsing and self.plans.is_for_sizes(key, binding):
             self._room.begins(torch.device(part.device))
@@ -622,6 +628,11 @@ class LocalSession(Session):
         """Begin a record, if it is worth it and no other profiler is on."""
         if self.is_rehearsing and not self._is_gauging:
             return
+        # A record tells nothing of a step with a part that is measured in it.
+        replacing, self._replacing = self._replacing, []
+        for by, part in replacing:
+            if by in self.parts:
+                self.plans.measure_in_place_of(self.parts.index(part), self.parts.index(by))
         if not self._recorder.start(device, self.parts, len(self.plans.known.records)):
             self._tell(
                 "the loop's code around the graphs, as its loss, is not measured under another "
@@ -647,6 +658,8 @@ class LocalSession(Session):
             self._behind.see(calls.rows[0].key[0], reading, self._step.given, self._coming)
         if reading.record is None:
             return
+        if not self.is_rehearsing:
+            self._tell_unmeasured(reading.record, reading.top_bytes)
         uses: dict[PlannedPart, OutputUse] = {}
         for call in calls.rows:
             if call.use is None and not call.is_done:  # no gradient came for any output
@@ -658,6 +671,30 @@ class LocalSession(Session):
                 self.plans.plan_anew()
         met = [(call.key, call.use) for call in calls.rows if call.use is not None]
         self._recorder.turns.learn(met, alone=self.plans.learn(reading.record))
+
+    def _tell_unmeasured(self, record: StepRecord, top_bytes: int) -> None:
+        """Say so where a step that no plan was made for has taken more than the budget.
+
+        Not among several models, whose refusals and lines tell of steps of them all.
+
+        Parameters
+        ----------
+        top_bytes
+            The most bytes of the step beyond those at its start.
+        """
+        known, calls = self.plans.known, self._step.calls
+        if known.is_share or self.budget_bytes is None or self._has_others():
+            return
+        if self.plans.is_lifted or all(it in known.numbers for it in record.keys):
+            return
+        given = calls.rows[0].shared_bytes + record.passing_bytes
+        peak = self._bytes_at_start + given + top_bytes
+        if peak > self.budget_bytes:
+            self._tell(
+                f"first steps have taken up to {format_bytes(peak)}, more than the budget: what "
+                "the loop takes outside of the graphs is not known before one is measured",
+                PlainStepWarning,
+            )
 
     def _look_behind(self) -> None:
         """Say what outside of the plan takes more than the budget, once that is known."""

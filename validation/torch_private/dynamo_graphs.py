@@ -134,6 +134,27 @@ def _written_by(node: torch.fx.Node) -> tuple[Any, ...]:
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem)
 
 
+def name_classes(graph_module: torch.fx.GraphModule) -> None:
+    """Let the nodes of a graph name the classes of modules by text, as exported graphs do.
+
+    Dynamo keeps graphs for good. ``torch.nn.utils.parametrize`` gives a module a class of its own,
+    whose property holds the module: a graph that holds the class keeps a model that is deleted.
+    """
+    for module in graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            stack, sources = (node.meta.get(key) for key in ("nn_module_stack", "source_fn_stack"))
+            if stack:
+                named = {key: (path, _named(kind)) for key, (path, kind) in stack.items()}
+                node.meta["nn_module_stack"] = named
+            if sources:
+                node.meta["source_fn_stack"] = [(name, _named(it)) for name, it in sources]
+
+
+def _named(kind: Any) -> Any:
+    """The name of a class; anything else as it is."""
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else kind
+
+
 def as_function(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
     """The code of a graph, which prints nothing where it raises, as a call of the module does."""
 

@@ -113,6 +113,20 @@ class ClusterRequest:
         }
 
 
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give `options`, by their names in Python.
+
+    Examples
+    --------
+    >>> option_words({"compiled": True, "tensor": 8})
+    ['--tensor', '8', '--compile']
+    """
+    words: list[str] = []
+    for flag, name, _, _ in _OPTIONS:
+        words += [flag, str(options[name])] if name in options else []
+    return words + [flag for flag, name, _ in _SWITCHES if options.get(name)]
+
+
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options; the command gets one `ClusterRequest`, ``request``."""
 

@@ -14,7 +14,7 @@ from ..options.cluster_options import ClusterRequest
 from ..show import print_facts, print_json, print_table, working
 
 if TYPE_CHECKING:
-    from ...clusters import ClusterChoice
+    from ...clusters import ClusterChoice, ClusterPrediction
 
 DEGREES = ("fsdp", "replicate", "tensor", "pipeline", "context", "expert")
 """Degrees in the order in which they are shown."""
@@ -66,26 +66,32 @@ def nothing_fits(choice: ClusterChoice, as_json: bool) -> int:
         print_json(
             {"schema": "schedsim.cluster/1", "best": None, "least_bytes": choice.least_bytes}
         )
-    least = format_bytes(choice.least_bytes) if choice.least_bytes else "more"
+    assert choice.least_bytes is not None
+    least = f"{format_bytes(choice.least_bytes)} is the least found: --mem {_mib(choice)}MiB"
     if math.isinf(choice.lower_bound_s):  # no candidate is left
         click.echo(
             f"error: none of {choice.num_candidates} candidates fits\n"
-            f"hint: the least that a candidate needs is {least}; more devices or shorter "
-            "sequences need less of each",
+            f"hint: {least}; more devices or shorter sequences need less of each",
             err=True,
         )
         return NO
     click.echo(
         f"error: none of {choice.num_candidates} candidates is known to fit, "
         f"{choice.num_simulated} of them simulated\n"
-        f"hint: the least that a candidate needs is {least}; a larger --effort tries more",
+        f"hint: {least}; a larger --effort tries more",
         err=True,
     )
     return NO
 
 
-def show_choice(choice: ClusterChoice) -> None:
-    """Print what the search found."""
+def _mib(choice: ClusterChoice) -> int:
+    """The least whole number of MiB with which a step fits."""
+    assert choice.least_bytes is not None
+    return -(-choice.least_bytes // 2**20)
+
+
+def show_choice(choice: ClusterChoice, again: str) -> None:
+    """Print what the search found; `again` is the command line that predicts its step."""
     assert choice.best is not None
     gap = choice.best.step_s / choice.lower_bound_s - 1
     proven = "the fastest of the space" if choice.optimal else f"gap {gap:.1%}"
@@ -95,22 +101,32 @@ def show_choice(choice: ClusterChoice) -> None:
             ("searched", f"{choice.num_candidates} candidates, {choice.num_simulated} simulated"),
             ("lower bound", f"{format_seconds(choice.lower_bound_s)} over them: {proven}"),
             ("binds", choice.binds),
+            ("again", again),
         ]
     )
     click.echo()
     print_table(
-        (*DEGREES, "micro", "order", "recompute", "step", "reserved"),
+        (*DEGREES, "micro", "order", "zero", "recompute", "step", "reserved"),
         [
             (
                 *(str(getattr(one.degrees, name)) for name in DEGREES),
                 str(one.training.micro_batches(one.degrees)),
                 one.training.schedule
                 + (f" x{one.training.num_chunks}" if one.training.num_chunks > 1 else ""),
+                _zero(one),
                 one.training.recompute,
                 format_seconds(one.step_s),
                 format_bytes_short(one.reserved_bytes),
             )
             for one in (choice.best, *choice.runners_up)
         ],
-        right=(0, 1, 2, 3, 4, 5, 6, 9, 10),
+        right=(0, 1, 2, 3, 4, 5, 6, 8, 10, 11),
     )
+
+
+def _zero(found: ClusterPrediction) -> str:
+    """The ZeRO stage that the step works at."""
+    state, gathers_once = found.training.state, found.degrees.pipeline > 1
+    if state != "fsdp2":
+        return "1" if state == "megatron" else "-"
+    return "2" if gathers_once else str(found.training.zero_stage)

@@ -295,3 +295,32 @@ def test_heavy_tensors_alone_need_no_more(seed):
         full = whole.need(op, 2000, 10**9)
         assert less.least_bytes <= full.least_bytes or not full.exact
         assert not less.exact
+
+
+def waiting_gradients(num_layers: int) -> Graph:
+    """A step whose gradients all wait for the last one; most of them are light."""
+    ops: list[Op] = [Op("x0", reads=("x",), writes={"x0": 20})]
+    for i in range(1, num_layers + 1):
+        ops.append(Op(f"a{i}", reads=(f"x{i - 1}",), writes={f"a{i}": 60}))
+        ops.append(Op(f"x{i}", reads=(f"a{i}",), writes={f"x{i}": 20}))
+    below, results = f"x{num_layers}", []
+    for i in range(num_layers, 0, -1):
+        ops.append(Op(f"d{i}", "backward", reads=(f"a{i}", below), writes={f"d{i}": 60}))
+        ops.append(Op(f"w{i}", "backward", reads=(f"d{i}", f"x{i - 1}"), writes={f"w{i}": 50}))
+        ops += [
+            Op(f"b{i}.{k}", "backward", reads=(f"d{i}",), writes={f"b{i}.{k}": 1}) for k in range(8)
+        ]
+        ops.append(Op(f"g{i}", "backward", reads=(f"d{i}",), writes={f"g{i}": 20}))
+        results += [f"w{i}", *(f"b{i}.{k}" for k in range(8))]
+        below = f"g{i}"
+    return Graph("waiting gradients", tuple(ops), {"x": 20}, results=tuple(results))
+
+
+def test_going_back_from_the_end_with_the_heavier_tensors_proves_more():
+    """The last wide gradient waits for its two wide tensors; many orders of light ones hide it."""
+    graph = waiting_gradients(3)
+    least = local_search(graph, 1, effort=0.5).min_feasible_bytes
+    assert least is not None
+    whole = NeedSearch(graph).need(END, 1000, 10**9).least_bytes
+    found = largest_need(graph, least - 1, Effort(0.5)).least_bytes
+    assert whole < found <= least

@@ -1,6 +1,7 @@
 """``schedsim cluster --search``."""
 
 import json
+import re
 
 import pytest
 
@@ -17,6 +18,7 @@ def test_what_is_shown(capsys):
     out = capsys.readouterr().out
     assert "lower bound" in out
     assert "binds" in out
+    assert "again        schedsim cluster --preset llama3.2-1b --devices 2 " in out
     assert all(name in out for name in DEGREES)
     assert run([*line, "--json"]) == 0
     search = json.loads(capsys.readouterr().out)["search"]
@@ -39,8 +41,9 @@ def test_nothing_fits(capsys):
     error = capsys.readouterr().err
     assert "none of" in error
     assert "candidates fits" in error  # each is too large by its bound
-    assert "hint: the least that a candidate needs" in error
     assert "--effort" not in error
+    least = re.search(r"is the least found: (--mem \d+MiB)", error).group(1)
+    assert run([*SMALL, "--global-batch", "2", *least.split()]) == 0
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,13 @@ def test_refuses_what_no_device_does(arguments, message):
     """In a search too, which has no other check."""
     with pytest.raises(SchedsimError, match=message):
         get_fabric(*arguments)
+
+
+def test_an_unknown_device_names_those_of_clusters():
+    """The table's own names are among them."""
+    with pytest.raises(SchedsimError, match="'h300' is unknown") as caught:
+        get_fabric("h300")
+    assert "h200" in caught.value.hint
+    with pytest.raises(SchedsimError) as caught:
+        get_fabric("nothing-like-it")
+    assert "h100-96gb" in caught.value.hint

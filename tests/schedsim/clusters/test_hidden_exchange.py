@@ -5,7 +5,7 @@ from cluster_layers import FABRIC, layer
 
 import schedsim
 from schedsim.clusters import Degrees, Training, get_architecture
-from schedsim.clusters.hidden_exchange import SENDING, with_hidden_exchange
+from schedsim.clusters.hidden_exchange import PROCESSORS, with_hidden_exchange
 from schedsim.clusters.step_bounds import StepBounds
 from schedsim.clusters.tape import RankOp
 from schedsim.errors import SchedsimError
@@ -27,12 +27,11 @@ def test_what_the_computation_beside_it_does_not_hide_is_waited_for():
         *(_op("returned'", 2.5, "expert"), _op("e.gate'", 4.0), _op("arrived'", 2.5, "expert")),
         _op("mixed'", 3.0),
     ]
-    found = {
-        op.name: op.link_s for ops in with_hidden_exchange(forward, backward, FABRIC) for op in ops
-    }
+    made = with_hidden_exchange(forward, backward, FABRIC, 33)
+    found = {op.name: op.link_s for ops in made for op in ops}
     hidden = {"arrived": 2.5, "returned": 2.5, "returned'": 1.0, "arrived'": 2.0}
     for name, seconds in hidden.items():
-        assert found[name] == pytest.approx(2.5 - seconds * (1 - SENDING))
+        assert found[name] == pytest.approx(2.5 - seconds * (1 - 33 / PROCESSORS))
     assert found["e.gate"] == 2.0
 
 
@@ -40,7 +39,7 @@ def test_a_layer_without_experts_is_as_it_was():
     """Nor is one whose experts lie on one rank."""
     for model, degrees in (("llama3-8b", Degrees()), ("mixtral-8x7b", Degrees())):
         made, _ = layer(model, 4096, degrees, seq=4096)
-        assert with_hidden_exchange(made.forward, made.backward, FABRIC) == (
+        assert with_hidden_exchange(made.forward, made.backward, FABRIC, 20) == (
             made.forward,
             made.backward,
         )

@@ -6,6 +6,7 @@ import pytest
 
 import schedsim
 from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, predict
+from schedsim.errors import SchedsimError
 
 
 def test_a_prediction_and_its_document():
@@ -56,3 +57,27 @@ def test_many_ranks_cost_what_one_of_each_stage_costs():
         for n in (8, 1024, 16384)
     }
     assert len(runs) == 1
+
+
+def test_links_that_are_assumed_are_said():
+    """Of a device without an entry of its own; a device of the table says nothing."""
+    for device, says in (("rtx4090", "450 GB/s inside nodes of 8"), ("a100-80gb", "")):
+        found = schedsim.cluster("llama3.2-1b", devices=2, seq=512, device=device)
+        assert says in " ".join(found.notes)
+        assert bool(found.notes) == bool(says)
+
+
+def test_8_bits_are_refused_before_their_layers_are_written():
+    """On a device without a rate for them, whatever is kept."""
+    with pytest.raises(SchedsimError, match="--float8: no rate of a100-80gb"):
+        schedsim.cluster(
+            "llama3.2-1b", device="a100-80gb", seq=512, float8=True, recompute="keep=mixed"
+        )
+
+
+def test_which_flash_attention_is_refused_where_none_runs():
+    """Attention that writes its weights has no other kernel."""
+    words = {"devices": 2, "seq": 512, "eager_attention": True}
+    with pytest.raises(SchedsimError, match="--flash does nothing with --eager-attention"):
+        schedsim.cluster("llama3.2-1b", flash=3, **words)
+    assert schedsim.cluster("llama3.2-1b", **words).step_s > 0

@@ -2,8 +2,9 @@
 
 import pytest
 
-from schedsim.clusters import Degrees, Training, get_architecture
+from schedsim.clusters import Degrees, Training, get_architecture, get_fabric, predict
 from schedsim.clusters.stages import (
+    check_policies,
     end_parameters,
     layer_shard,
     layer_share,
@@ -11,6 +12,7 @@ from schedsim.clusters.stages import (
     rank_stages,
     split_stages,
 )
+from schedsim.errors import SchedsimError
 
 
 @pytest.mark.parametrize(("pipeline", "chunks"), [(1, 1), (8, 1), (16, 8), (9, 3)])
@@ -55,3 +57,28 @@ def test_a_tied_head_on_another_rank_is_a_copy():
     model = get_architecture("llama3.2-1b")
     stages = split_stages(model, Degrees(pipeline=2), Training())
     assert end_parameters(model, stages[1], Degrees(pipeline=2))[1] == 128256 * 2048 + 2048
+
+
+@pytest.mark.parametrize(
+    ("degrees", "recompute", "says"),
+    [
+        (Degrees(), "full:0", "is not understood"),
+        (Degrees(), "full:99999999999", "speaks of 99999999999 layers, and the model has 32"),
+        (Degrees(), "full:20,none:13", "speaks of 33 layers"),
+        (Degrees(), "full,none", "nothing is left for 'none'"),
+        (Degrees(pipeline=4), "full:9", "speaks of 9 layers, and a stage has 8 at most"),
+        (Degrees(pipeline=2), "full:16/full:17", "speaks of 17 layers, and a stage has 16 at most"),
+    ],
+)
+def test_layers_that_no_stage_has_are_refused(degrees, recompute, says):
+    """In a line, and before as many policies are made."""
+    training = Training(seq=1024, batch=4, recompute=recompute)
+    with pytest.raises(SchedsimError, match=says):
+        predict(get_architecture("llama3-8b"), degrees, training, get_fabric("h100-80gb"))
+
+
+@pytest.mark.parametrize("recompute", ["full:20,none", "full:20,none:12", "full:32"])
+def test_layers_of_the_stage_are_taken(recompute):
+    """The last policy takes what is left."""
+    training = Training(seq=1024, recompute=recompute)
+    check_policies(get_architecture("llama3-8b"), Degrees(), training)

@@ -44,6 +44,11 @@ def test_policies_are_spread_over_a_stage():
         ({"zero_stage": "3"}, Degrees(), "--zero '3' is not 2 or 3"),
         ({"libraries": "2.8"}, Degrees(), "libraries '2.8' is no Libraries"),
         ({"loss_chunks": 8193}, Degrees(), "--loss-chunks 8193 exceeds the 8192 tokens"),
+        (
+            {"state": "bf16", "optimizer_in_backward": True, "batch": 2, "num_micro_batches": 2},
+            Degrees(),
+            "--optimizer-in-backward with 2 micro-batches",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings, degrees, says):

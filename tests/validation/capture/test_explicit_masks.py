@@ -57,6 +57,29 @@ def grouped(query, key, value, tokens):
     return causal(query, repeated(key), repeated(value), tokens)
 
 
+def windowed(query, key, value, tokens):
+    """Grouped, and no query sees a key that is more than three places before it."""
+
+    def repeated(x):
+        return x[:, :, None].expand(2, 2, 2, 16, 8).reshape(2, 4, 16, 8)
+
+    places = torch.arange(query.shape[2])
+    ago = places[:, None] - places
+    mask = (ago >= 0) & (ago < 4) & tokens.bool()[:, None, None, :]
+    return attention(query, repeated(key), repeated(value), mask)
+
+
+def packed(query, key, value, places):
+    """Grouped, and no query sees another text: one begins where the place is no next one."""
+
+    def repeated(x):
+        return x[:, :, None].expand(2, 2, 2, 16, 8).reshape(2, 4, 16, 8)
+
+    text = torch.nn.functional.pad(places.diff(dim=-1) != 1, (1, 0)).cumsum(-1)
+    mask = (text[:, None, :, None] == text[:, None, None, :]).tril()
+    return attention(query, repeated(key), repeated(value), mask)
+
+
 def unmasked(query, key, value, tokens):
     return attention(query, key, value, is_causal=True) * tokens[:, None, :, None]
 
@@ -77,6 +100,16 @@ def test_kernels_that_give_the_same_bits_are_no_news(function, rounds, dynamic):
 def test_keys_that_are_repeated_beside_a_mask_round_otherwise():
     """Where the kernel shares them without one, their gradients are summed in another order."""
     assert answers(grouped, *inputs(num_groups=2)) == [True]
+
+
+def test_a_window_is_there_in_the_plain_step_too():
+    """As in Gemma 3, of which the line came although its steps were equal."""
+    assert answers(windowed, *inputs(num_groups=2)) == [False]
+
+
+def test_places_of_one_text_mask_nothing():
+    """Ones would be a text each."""
+    assert answers(packed, *inputs(num_groups=2)) == [True]
 
 
 @pytest.mark.parametrize("function", [padded, causal, biased])

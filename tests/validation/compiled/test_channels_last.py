@@ -17,6 +17,7 @@ from schedsim.validation.compiled.compile_step import CompileWarning  # noqa: E4
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
+from schedsim.validation.compiled.scratch_of_layouts import needs_planes  # noqa: E402
 from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -40,6 +41,7 @@ class Beside(nn.Module):
                 nn.Conv2d(8, 8, 3, dilation=2),
                 nn.Conv2d(8, 16, 3, groups=2),
                 nn.Conv2d(8, 8, 3, groups=8),
+                nn.Conv2d(8, 8, 7, padding=3, groups=8),  # in planes
                 nn.ConvTranspose2d(8, 4, 2, stride=2),
                 nn.ConvTranspose2d(8, 8, 3, groups=4),
                 nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"),
@@ -109,10 +111,15 @@ def relaid(captured, checks):
 
 
 def layouts(program):
-    """The strides of whatever convolutions of `program` read and write, if they have an order."""
+    """The strides of whatever convolutions of `program` read and write, if they have an order.
+
+    But for those that would take much scratch in channels-last.
+    """
     found = []
     for call in program.calls:
         if call.target in (aten.convolution.default, aten.convolution_backward.default):
+            if needs_planes(program, call):
+                continue
             read = list(refs(call.args[:2]))
             found += [program.values[v] for v in (*read, *call.outputs[:1]) if v >= 0]
     return [(v.shape, v.stride) for v in found if min(v.shape[1:]) > 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import pytest
@@ -9,16 +10,11 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def forget_graphs():
-    """No test meets what Dynamo traced for another, nor a model that another has left.
-
-    A parametrized module stays as long as a graph of it: the graph names its class, which holds it.
-    """
-    ledger = sys.modules.get("schedsim.validation.drop_in.beside.process_ledger")
-    if ledger is not None:
-        ledger._members.clear()
+    """No test meets what Dynamo traced for another, nor a model that another has left."""
     yield
     if "torch._dynamo" in sys.modules:
         sys.modules["torch._dynamo"].reset()
+        gc.collect()
 
 
 @pytest.fixture

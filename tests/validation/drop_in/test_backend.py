@@ -121,6 +121,11 @@ def test_what_torch_shows_of_a_refusal_has_the_hint():
     with pytest.raises(Exception, match="'budgett'") as error:
         step(torch.randn(2, 4))
     assert "'budget'" in str(error.value)
+    # Refusals of others would wait for its steps, which never come.
+    given = backend.options_given(backend.schedsim)
+    assert {"budgett": 1} in given
+    assert not any(backend._is_valid(it) for it in given if "budgett" in it)
+    assert not backend._is_coming()
 
 
 class Scaled(torch.nn.Module):

@@ -215,6 +215,18 @@ def test_a_model_that_is_trained_and_not_called_is_told_of(calls_itself):
     assert len(told) == (0 if calls_itself else 1)
 
 
+def test_a_step_without_gradients_is_no_training():
+    """As of a second model that comes into the loop later."""
+    torch._dynamo.reset()
+    model, x = Coder(), torch.randn(8, 4)
+    schedsim.rematerialize(model, x, "100%", in_place=True, effort=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        optimizer.step()
+    assert not [it for it in said if "nobody has called" in str(it.message)]
+
+
 @pytest.mark.slow
 def test_a_model_that_is_called_in_a_closure_alone_is_not_told_of():
     """The line came as the optimizer's first step began, before it called its closure."""

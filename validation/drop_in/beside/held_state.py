@@ -240,6 +240,11 @@ class HeldState:
                     return torch.device(parameter.device)
         return None
 
+    def has_gradient_for(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a gradient is there by which `optimizer` trains what is counted here."""
+        parameters = (it for group in optimizer.param_groups for it in group["params"])
+        return any(it.grad is not None and id(it) in self._tensors for it in parameters)
+
     def never_stepped(self) -> list[torch.Tensor]:
         """All that takes gradients here and that no optimizer has stepped.
 

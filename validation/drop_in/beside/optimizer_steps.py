@@ -89,8 +89,8 @@ class OptimizerSteps:
     others
         Bytes besides, on a CPU: what the loop holds of inputs and outputs as an optimizer begins.
     is_trained
-        Method that is called as a step of an optimizer of the model ends, which may call the model
-        in its closure. It keeps its object no longer alive.
+        Method that is called as a step of an optimizer of the model ends that had a gradient of it;
+        it may call the model in its closure. It keeps its object no longer alive.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class OptimizerSteps:
         if optimizer in self._own:
             self._own.discard(optimizer)
             tell = None if self._is_trained is None else self._is_trained()
-            if tell is not None:
+            if tell is not None and self._held.has_gradient_for(optimizer):
                 tell()
         if self._open is None or self._open.optimizer is not optimizer:
             return

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Container, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 
 from schedsim import Schedule
@@ -232,7 +233,8 @@ class TracedPart(PlannedPart):
         sizes = self.code.sizes(number, binding)
         outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
         made = dict(zip(self.program.outputs, outputs, strict=True))
-        header = torch.tensor([self.mark(number), *binding])
+        # By NumPy: bytes of torch's allocator would count beside the step.
+        header = torch.from_numpy(np.array([self.mark(number), *binding], np.int64))
         self._early_calls.pop(header.data_ptr(), None)
         if early is not None:
             self._early_calls[header.data_ptr()] = early

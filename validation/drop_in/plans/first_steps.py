@@ -92,14 +92,17 @@ class FirstSteps:
             if static + most <= steps.budget_bytes:
                 self._beside[index] = max(beside, self._beside[index])
                 return known
-        steps.measure(part, binding if known is not None else _measured_at(part, binding))
+        if not (part.is_measured and steps.is_recorded()):  # which would end that record
+            steps.measure(part, binding if known is not None else _measured_at(part, binding))
         told = part.sizes.limit(binding, steps.options.largest)  # a share is one of that peak
         budget = steps.budget_for(part.workload(static, guessed, told))
         store_all = part.store_all_cost(binding)
         room = budget - part.input_bytes(binding) - part.given_bytes(binding)
         roomy = None
-        # Gradients of other parts may be there in its backward; they refuse no budget.
-        statics = dict.fromkeys((static + others, static))
+        # Gradients of other parts may be there in its backward, and copies of its own beside the
+        # next step, as of sharpness-aware minimisation; they refuse no budget.
+        copies = 0 if others else part.gradient_bytes
+        statics = dict.fromkeys((static + others + copies, static + others, static))
         tries = [
             (there, max(guessed, room - there - int(share * store_all.kept_bytes)))
             for there, share in product(statics, _KEPT_SHARES)

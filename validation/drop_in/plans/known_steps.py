@@ -77,6 +77,8 @@ class KnownSteps:
         Gives what the step of an optimizer takes in all: measured, or that of Adam.
     unmeasured_bytes : Callable[[], int]
         Gives the least budget of kinds of steps that have run and were not measured.
+    is_recorded : Callable[[], bool]
+        Gives whether the running step is recorded, which measurements of ops would end.
     uncounted_bytes : Callable[[], int]
         Gives the least budget beside what loops hold that no plan of any model counts, as a line
         has said.
@@ -109,6 +111,7 @@ class KnownSteps:
         self.late_gradient_bytes: Callable[[], int] = lambda: 0
         self.unmeasured_bytes: Callable[[], int] = lambda: 0
         self.uncounted_bytes: Callable[[], int] = lambda: 0
+        self.is_recorded: Callable[[], bool] = lambda: False
         self._replaced: set[int] = set()
 
     # -- what is seen -----------------------------------------------------------------------------

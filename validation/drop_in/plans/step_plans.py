@@ -188,6 +188,12 @@ class StepPlans:
         self._chosen.clear()
         return self.known.learn(record)
 
+    def measure_in_place_of(self, index: int, by: int) -> None:
+        """Measure the ops of part `by` at the sizes of part `index`, which it replaces."""
+        sizes, known = self._parts[by].sizes, self.known
+        alike = sizes.names == self._parts[index].sizes.names and index in known.largest
+        known.see_sizes(by, known.largest[index] if alike else sizes.traced)
+
     def plan_anew(self) -> None:
         """Plan when the next step begins: what the plans are for was not so."""
         self.known.num_planned = 0

@@ -31,11 +31,15 @@ class StepReading(NamedTuple):
         Those of the code behind the last backward; ``None`` if other code has run there.
     left_blocks
         Bytes by address of what that code has allocated and holds.
+    top_bytes
+        The most bytes of the step before that code, beyond those at the start of the record. What
+        was there at the start and is released is not taken off on a CPU.
     """
 
     record: StepRecord | None
     behind: OutsideBytes | None
     left_blocks: Mapping[int, int]
+    top_bytes: int
 
 
 class StepRecorder:
@@ -178,4 +182,5 @@ class StepRecorder:
                 meter.before(stretches), step.made_before, is_resident=is_resident
             )
         record = meter.record(stretches, step.calls, self._front, passing_bytes)
-        return StepReading(record, meter.behind(stretches), meter.left_blocks)
+        top = max(stretch.top for stretch in stretches[:-1])
+        return StepReading(record, meter.behind(stretches), meter.left_blocks, top)

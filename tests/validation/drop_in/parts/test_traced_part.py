@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.guards.plan_variants import RoundingWarning  # noqa: E402
+from schedsim.validation.measure.allocator import allocations  # noqa: E402
 from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -219,3 +220,15 @@ def test_a_graph_may_return_a_size_that_its_trace_has_fixed(door):
             its(x).backward()
         for one, other in zip(plain.parameters(), model.parameters(), strict=True):
             assert torch.equal(one.grad, other.grad)
+
+
+def test_what_tells_calls_apart_takes_no_bytes_beside_the_step():
+    """A plan that fills its budget was over it by as much."""
+    torch._dynamo.reset()
+    model, x = nn.Sequential(nn.Linear(32, 32), nn.Tanh()), torch.randn(32, 32)
+    step = torch.compile(model, backend="schedsim", options={"budget": "1MB", "effort": 0.1})
+    for _ in range(4):
+        step(x).square().mean().backward()
+    changes = allocations(lambda: step(x))
+    assert x.nbytes in changes
+    assert 8 not in changes

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from lengths import WIDTH, Net, batch, peak, planned, same  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
+from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -129,6 +130,22 @@ def test_the_first_budget_that_is_named_works_where_gradients_stay_through_a_for
     del refused  # with the frames of that try, whose model is in memory
     gc.collect()
     train(named)
+
+
+@pytest.mark.parametrize("budget", [360_000, 400_000])
+def test_copies_of_the_gradients_have_room_beside_a_first_schedule(budget):
+    """Sharpness-aware minimisation holds them beside its second half: that was over the budget."""
+    torch.manual_seed(0)
+    layers = [it for _ in range(4) for it in (nn.Linear(64, 64), nn.Sigmoid(), nn.Tanh())]
+    model, x = nn.Sequential(*layers), torch.randn(96, 64)
+    options = {"budget": budget, "effort": 0.1}
+    torch.compile(model, backend="schedsim", options=options)(x).square().mean().backward()
+    session = session_of(options)
+    part = session.parts[0]
+    cost = part.cost(session.plans._first._numbers[0], ())
+    room = budget - storage_bytes([*model.parameters()])
+    room -= max(cost.forward_bytes, cost.backward_bytes)
+    assert room >= part.gradient_bytes == storage_bytes([*model.parameters()])
 
 
 @pytest.mark.slow

@@ -1,0 +1,102 @@
+"""The second step tells what the code between graphs takes, and is told of where that is too much.
+
+Python does in it what no graph holds, so that no schedule takes less.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from schedsim.validation.drop_in.backend import session_of  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+import schedsim  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+
+ROWS, WIDTH = 64, 16
+
+
+@torch._dynamo.disable
+def unseen(x, times=24):
+    """Keeps a result of each turn for the backward."""
+    for _ in range(times):
+        x = x.sigmoid()
+    return x
+
+
+class Around(nn.Module):
+    """A graph before and one behind such code."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.second(unseen(self.first(x).tanh())).tanh()
+
+
+def steps_of(way, budget):
+    """A step of the loop and its session: gradients of a sum come in strides of their own."""
+    torch.manual_seed(0)
+    model, x = Around(), torch.randn(ROWS, WIDTH)
+    options = {"budget": budget, "effort": 0.1}
+    call = model
+    if way == "backend":
+        call = torch.compile(model, backend="schedsim", options=options)
+    else:
+        schedsim.rematerialize(model, x, in_place=True, **options)
+    session = (lambda: session_of(options)) if way == "backend" else (lambda: session_in(model))
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        call(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, session, storage_bytes([*model.parameters(), x])
+
+
+def said_in(caught):
+    lines = [str(it.message) for it in caught if it.category is PlainStepWarning]
+    return [line for line in lines if "first steps have taken" in line]
+
+
+@pytest.mark.parametrize("way", ["backend", "in place"])
+def test_what_code_between_graphs_takes_is_known_at_the_third_step(way):
+    """The backward was traced again in the first: the record waited for one more step."""
+    step, session, _ = steps_of(way, "60kB")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        step()
+        step()
+        with pytest.raises(InfeasibleBudgetError):
+            step()
+    [record] = session().plans.known.records
+    assert record.after_forward[0].left > 20 * ROWS * WIDTH * 4
+    assert len(said_in(caught)) == 1
+
+
+@pytest.mark.slow
+def test_the_line_has_what_the_steps_have_taken():
+    """And no line comes where they fit, although a sum of the most of each stretch does not."""
+    step, _, resident = steps_of("backend", "1MB")
+    step()
+    [reading] = AllocatorMeter().read(step)
+    peak = resident + reading.peak_bytes
+    for budget, said in ((peak + 4096, False), (peak - 4096, True)):
+        torch._dynamo.reset()
+        step, session, _ = steps_of("backend", budget)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            step()
+            step()
+            session()._end_step()
+        assert len(said_in(caught)) == said, budget
