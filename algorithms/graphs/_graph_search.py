@@ -77,13 +77,6 @@ _REPAIRED_OPS, _FROM_BOUND, _REPAIRED = 300, 2, 0.05
 _TRIED_PER_OP, _TRIED_AT_ONCE, _TRIED_FITTING, _TRIED, _TRIED_NUMBER = 8e-4, 4, 3, 0.5, 100
 _TRIED_PART = RoundPart(0, 0.0, 0.4)
 
-# Where no walker fits when they first meet, and the sum counts from the beginning, this share of
-# the work goes to the two best while the bound is made. Then walkers start from the schedules of
-# the bound, from so many of them, and at that share of their temperature: hotter ones lose what
-# they began with. With that share of what is left all find to the limit, and the best two, or the
-# best one where none fits, have the rest.
-_BESIDE_BOUND, _NEAR_BOUND, _LUKEWARM, _ALL_DOWN = 0.15, 2, 0.2, 0.45
-
 # From so many ops on, one walker starts from what is best for the forward to save, at that share of
 # the usual temperature: from hotter starts it loses what it began with. And about the work of that
 # start for each op.
@@ -328,7 +321,10 @@ class GraphSearch:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
             if at == 1 and self._is_hard():
-                self._both_ways(pool, bounding, active, lines, lean)
+                if lean is not None:
+                    self.lean = pool.wait(lean)
+                    self.effort.spend(lean_work(self.graph))
+                PricedRounds(self, pool, bounding, lines[0]).come_down()
                 return
             width = segment.high - segment.low
             if at + 1 == len(segments) and len(self._to_merge()) < 2:
@@ -487,43 +483,6 @@ class GraphSearch:
         if not self.effort.counted or self.effort.moves is not None:
             return False
         return self._met_in_vain == 0 and self.none_fits()
-
-    def _both_ways(
-        self,
-        pool: Pool[GraphWalker],
-        bounding: threading.Thread,
-        active: list[GraphWalker],
-        lines: Sequence[NDArray[Any]],
-        lean: Future[Simulation] | None,
-    ) -> None:
-        """Where it is hard to fit: from the graph's own order first, for a plan that is there soon.
-
-        Then beside it from the schedules of the bound, which keep and repeat about the right
-        tensors, and are far above the limit.
-        """
-        pool.walk(active, RoundPart(0, _FIRST_MEETING, 1.0), _BESIDE_BOUND)
-        if lean is not None:
-            active = active + self._begin_lean(pool, lean)
-        self.join(pool, bounding)
-        if pool.winner is not None or self.is_done(pool):
-            return
-        near = []
-        for line in self.near_bound()[:_NEAR_BOUND]:
-            walker = self._make(len(self.walkers) + NUM_KINDS, line, cool=_LUKEWARM)
-            walker.sum_excess()
-            self.walkers.append(walker)
-            near.append(walker)
-        if not near or not self.none_fits():
-            near += self._fewer(active, 2)[:2]
-        pool.walk(near, RoundPart(1, 0.0, 0.5), _ALL_DOWN)
-        if pool.winner is not None or self.is_done(pool):
-            return
-        if self.none_fits():
-            # The temperature at which a schedule finds to the limit is that of the beginning.
-            last = self.begin_leanest(pool, lines) or self._fewer(self.walkers, 1)[:1]
-            pool.walk(last, RoundPart(2), 1.0)
-        else:
-            pool.walk(self._fewer(near, 2)[:2], RoundPart(1, 0.5, 1.0), 1.0)
 
     def near_bound(self) -> list[NDArray[Any]]:
         """The schedules of the bound, those first that take about as long as it; none if one fits.

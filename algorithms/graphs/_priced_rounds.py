@@ -17,17 +17,18 @@ from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
 from .._pool import Pool, RoundPart
-from ._priced_walker import FITTING, FROM_BOUND, RISING, Course, PricedWalker
+from ._forward_part import forward_part
+from ._priced_walker import FITTING, FROM_BOUND, RISING, PriceCourse, PricedWalker
 from ._walker import SMALL_MOVES, GraphWalker
 
 if TYPE_CHECKING:
     from ._graph_search import GraphSearch
 
-# On so many ops, where the peak of the graph's order is so many times the limit, bytes have a
-# price, if a first short annealing finds nothing within the limit, or nothing that takes less than
-# so many times the store-all time. With more room than that, walkers that look at the peak come to
-# faster schedules.
-_PRICED_OPS, _TIGHT, _DEAR = range(500, 2500), 1.5, 1.2
+# From so many ops on, where there is no backward and the peak of the graph's order is so many times
+# the limit, bytes have a price, if a first short annealing finds nothing within the limit, or
+# nothing that takes less than so many times the store-all time. With more room than that, and on
+# training graphs, walkers that look at the peak come to faster schedules.
+_FEWEST_OPS, _TIGHT, _DEAR = 500, 1.5, 1.2
 
 # The first annealing may take so much work for each op, and at most that share of what is left.
 _FIRST_PER_OP, _FIRST_SHARE = 1e-3, 0.1
@@ -62,12 +63,14 @@ class PricedRounds:
         search = self.search
         if not self._is_tight():
             return False
-        first = self._walk_first()
-        if first.best_s == np.inf:
-            self._down_from_bound()
-            return True
+        first = search.scout or self._walk_first()
         if first.best_s < _DEAR * search.graph.store_all_s:
             return False
+        if self.bounding.ident is None:
+            self.bounding.start()
+        if first.best_s == np.inf:
+            self.come_down()
+            return True
         active = self._make_few([(self.line, RISING), (self.line, FITTING)])
         self.pool.walk(active, RoundPart(0, 0.0, _MEETING), _MEETING)
         if not self._ends_with_bound():
@@ -76,7 +79,9 @@ class PricedRounds:
 
     def _is_tight(self) -> bool:
         search, graph = self.search, self.search.graph
-        if search.effort.moves is not None or graph.num_ops not in _PRICED_OPS:
+        if search.effort.moves is not None or graph.num_ops < _FEWEST_OPS:
+            return False
+        if 0 < forward_part(graph.arrays).num_ops < graph.num_ops:
             return False
         peak = simulate(graph, Schedule.store_all(graph)).peak_bytes - graph.static_bytes
         return peak > _TIGHT * search.limit
@@ -95,7 +100,7 @@ class PricedRounds:
         pool.progress.report(first.best_s)
         return first
 
-    def _down_from_bound(self) -> None:
+    def come_down(self) -> None:
         """From the graph's order to the limit while the bound is made, and then from its schedule.
 
         That schedule keeps and repeats about the right tensors, and is far above the limit.
@@ -115,7 +120,7 @@ class PricedRounds:
         else:
             pool.walk(active, RoundPart(0, _ALL_DOWN, 1.0), 1.0)
 
-    def _make_few(self, starts: Sequence[tuple[NDArray[Any], Course]]) -> list[GraphWalker]:
+    def _make_few(self, starts: Sequence[tuple[NDArray[Any], PriceCourse]]) -> list[GraphWalker]:
         """The first of these walkers alone where work is counted: two would each go half as far.
 
         By the clock the others have threads of their own.
@@ -124,7 +129,7 @@ class PricedRounds:
         few = 1 if search.effort.counted else search.num_threads
         return self._make(starts[:few])
 
-    def _make(self, starts: Sequence[tuple[NDArray[Any], Course]]) -> list[GraphWalker]:
+    def _make(self, starts: Sequence[tuple[NDArray[Any], PriceCourse]]) -> list[GraphWalker]:
         """Walkers on these lines that go these courses."""
         search = self.search
         made: list[GraphWalker] = []

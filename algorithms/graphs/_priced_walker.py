@@ -28,7 +28,7 @@ _EXCHANGES = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class PriceCourse:
     """How the price of a byte and the temperature go from the begin of an annealing to its end.
 
     Attributes
@@ -50,10 +50,10 @@ class Course:
     warm: float | None = None
 
 
-RISING = Course(0.1, 2.0, 2.0, 0.05)
+RISING = PriceCourse(0.1, 2.0, 2.0, 0.05)
 """From what is fast, and above the limit, to what fits."""
 
-FITTING = Course(20.0, 20.0, 4.0, 0.05, warm=8.0)
+FITTING = PriceCourse(20.0, 20.0, 4.0, 0.05, warm=8.0)
 """To the limit first, and from there to what is fast."""
 
 FROM_BOUND = replace(FITTING, warm=4.0)
@@ -74,12 +74,12 @@ class PricedWalker(GraphWalker):
         The share of the round at which something fitted first; ``None`` before.
     """
 
-    course: Course = RISING
+    course: PriceCourse = RISING
     unit_s: float = 1.0
     mean_s: float = 1.0
     fits_since: float | None = None
 
-    def go(self, graph: Graph, course: Course) -> None:
+    def go(self, graph: Graph, course: PriceCourse) -> None:
         """Go that course."""
         self.end_greedy()
         self.note_least()
@@ -114,7 +114,7 @@ class PricedWalker(GraphWalker):
 
     def _cooled(self, share: float) -> float:
         course = self.course
-        return self.mean_s * course.hot * (course.cold / course.hot) ** share
+        return float(self.mean_s * course.hot * (course.cold / course.hot) ** share)
 
     def _find_to_limit(self, share: float, warm: float) -> None:
         if self.fits_since is None:

@@ -27,7 +27,7 @@ def planned(graph: Graph, share: float, **options: float) -> Plan:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the rounds were asked for, and what they did."""
     found: list[str] = []
-    run, down = PricedRounds.run, PricedRounds._down_from_bound
+    run, down = PricedRounds.run, PricedRounds.come_down
 
     def noting(self: PricedRounds) -> bool:
         found.append("run")
@@ -40,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         down(self)
 
     monkeypatch.setattr(PricedRounds, "run", noting)
-    monkeypatch.setattr(PricedRounds, "_down_from_bound", noting_down)
+    monkeypatch.setattr(PricedRounds, "come_down", noting_down)
     return found
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from schedsim.algorithms.graphs._packed_graph import pack_graph
-from schedsim.algorithms.graphs._priced_walker import FITTING, RISING, Course, PricedWalker
+from schedsim.algorithms.graphs._priced_walker import FITTING, RISING, PriceCourse, PricedWalker
 from schedsim.algorithms.graphs._profile_record import LARGEST
 
 from schedsim import Graph, Schedule, simulate
@@ -24,7 +24,7 @@ def budget() -> int:
     return int(0.45 * simulate(graph(), Schedule.store_all(graph())).peak_bytes)
 
 
-def priced(course: Course) -> PricedWalker:
+def priced(course: PriceCourse) -> PricedWalker:
     walker = PricedWalker.of(
         graph(),
         pack_graph(graph().arrays),
