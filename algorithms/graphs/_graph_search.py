@@ -25,6 +25,7 @@ from ._cut_table import Order
 from ._lean import lean_schedule, lean_work, leanest_schedule, leanest_work
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
+from ._priced_rounds import PricedRounds
 from ._seeds import saved_bytes_start
 from ._walker import ALONE, NUM_KINDS, SMALL_MOVES, GraphWalker, Kind, num_walkers
 from .bounds import least_memory_bytes
@@ -76,13 +77,6 @@ _REPAIRED_OPS, _FROM_BOUND, _REPAIRED = 300, 2, 0.05
 _TRIED_PER_OP, _TRIED_AT_ONCE, _TRIED_FITTING, _TRIED, _TRIED_NUMBER = 8e-4, 4, 3, 0.5, 100
 _TRIED_PART = RoundPart(0, 0.0, 0.4)
 
-# Where no walker fits when they first meet, and the sum counts from the beginning, this share of
-# the work goes to the two best while the bound is made. Then walkers start from the schedules of
-# the bound, from so many of them, and at that share of their temperature: hotter ones lose what
-# they began with. With that share of what is left all find to the limit, and the best two, or the
-# best one where none fits, have the rest.
-_BESIDE_BOUND, _NEAR_BOUND, _LUKEWARM, _ALL_DOWN = 0.15, 2, 0.2, 0.45
-
 # From so many ops on, one walker starts from what is best for the forward to save, at that share of
 # the usual temperature: from hotter starts it loses what it began with. And about the work of that
 # start for each op.
@@ -132,6 +126,7 @@ class GraphSearch:
         self._failure: BaseException | None = None
         self.lean: Simulation | None = None
         self.scout: GraphWalker | None = None
+        self.first: GraphWalker | None = None  # a short one, whose schedule no other goes on from
         self.merger: MergeSearch | None = None
         # After this meeting without a plan, bytes above the limit are summed.
         self._met_in_vain = 0 if graph.num_ops >= _SUMMED_FROM else 1
@@ -145,7 +140,7 @@ class GraphSearch:
                 lines = self._starts(starts)
                 given, usual = lines[: len(starts)], lines[len(starts) :]
                 self._search(pool, starts, given, usual)
-                if self._none_fits() and not self._solved:
+                if self.none_fits() and not self._solved:
                     self.lean = self._find_lean(leanest_schedule, usual[:2])
             except KeyboardInterrupt:
                 self.effort.cancel()
@@ -181,36 +176,38 @@ class GraphSearch:
             self.cuts = CutSearch(self.graph, self.budget_bytes, self.order, bound)
             self.cuts.needs()
             self.cuts.knapsacks()
-            self._learn(pool)
+            self.learn(pool)
         # After an interrupt nobody waits for the bound's thread, because its solver cannot be
         # stopped; but it is no daemon: a process that ends while the solver runs would be aborted.
         bounding = threading.Thread(target=self._find_bound, args=(pool,))
         before = self.effort.spent
         # A graph that the bound solves needs no walkers, whose kernels take seconds to compile.
         first = bound is not None and self.effort.counted and not at_hand(walk)
-        if first and not self._done(pool):
+        if first and not self.is_done(pool):
             bounding.start()
             _wait_for(bounding)
             if self._solved:
-                self._join(pool, bounding)
+                self.join(pool, bounding)
                 self._solved_work = before + self._bound_work
                 return
         self.walkers = pool.all_of(self._makers(given, usual, starts))
-        if bound is None or self._done(pool):
+        if bound is None or self.is_done(pool):
             return
         is_slow = self.effort.counted and self.graph.num_ops >= _SLOW_OPS
         if bounding.ident is None and not is_slow:
             bounding.start()
-        if is_slow and self.effort.moves is None and self._none_fits():
+        if is_slow and self.effort.moves is None and self.none_fits():
             self._scout(pool, usual[0])
         try:
-            self._rounds(pool, bounding, usual[:2])
+            priced = PricedRounds(self, pool, bounding, usual[0])
+            if not (self._has_one_start and priced.run()):
+                self._rounds(pool, bounding, usual[:2])
         finally:
             if bounding.is_alive() and not self.effort.counted:
                 pool.halted.set()
                 if self.cuts is not None:
                     self.cuts.halt()
-        self._join(pool, bounding)
+        self.join(pool, bounding)
         if self._solved and self.effort.counted:
             # How much of the walkers' work was done is chance, too: no later search may depend on
             # it through what is left of the effort.
@@ -237,15 +234,15 @@ class GraphSearch:
         pool.winner, pool.enough_s = None, self._enough_s()
         pool.progress.report(scout.best_s)
 
-    def _none_fits(self) -> bool:
+    def none_fits(self) -> bool:
         return all(walker.best_s == np.inf for walker in self._all())
 
     def _all(self) -> list[GraphWalker]:
         return self.walkers if self.scout is None else [*self.walkers, self.scout]
 
     def _bests(self) -> list[GraphWalker | MergeSearch]:
-        merged = [] if self.merger is None else [self.merger]
-        return [*self._all(), *merged]
+        more = [one for one in (self.first, self.merger) if one is not None]
+        return [*self._all(), *more]
 
     def _find_lean(
         self, kind: Callable[..., Simulation], lines: Sequence[NDArray[Any]]
@@ -268,13 +265,13 @@ class GraphSearch:
         """A walker that starts from that schedule, where still none fits."""
         self.lean = pool.wait(job)
         self.effort.spend(lean_work(self.graph))
-        return [self._go_on_from(self.lean)] if self._none_fits() else []
+        return [self._go_on_from(self.lean)] if self.none_fits() else []
 
-    def _begin_leanest(
+    def begin_leanest(
         self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]
     ) -> list[GraphWalker]:
         """A walker that starts from the leanest schedule, where that fits and nothing else does."""
-        if not self._none_fits() or self.effort.moves is not None:
+        if not self.none_fits() or self.effort.moves is not None:
             return []
         if leanest_work(self.graph) > _LEANEST_SHARE * self.effort.left:
             return []
@@ -297,7 +294,7 @@ class GraphSearch:
     ) -> None:
         """Rounds of walkers; one on the lean schedule of `lines` joins where none fits at first."""
         active = list(self.walkers)
-        if self._met_in_vain == 0 and self._none_fits():
+        if self._met_in_vain == 0 and self.none_fits():
             for walker in active:
                 walker.sum_excess()
         num_rounds = max(1, int(np.ceil(np.log2(max(2, len(active))))))
@@ -307,15 +304,16 @@ class GraphSearch:
         segments += [RoundPart(0, 0.4, 1.0)]
         segments += [RoundPart(number) for number in range(1, num_rounds)]
         few = 2 if self.effort.counted else min(self.num_threads, 2)
-        alone = self._has_one_start and self.graph.num_ops >= _SUMMED_FROM
+        alone = self._has_one_start and self.effort.counted
+        alone &= self.graph.num_ops >= _SUMMED_FROM
         left = sum(segment.high - segment.low for segment in segments)
         kept = left * _MERGED / (1.0 - _MERGED) if self._may_merge() else 0.0  # for a merge
         lean = None
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
-                active += self._begin_leanest(pool, lines)
-                active = self._fewer(active, 1 if self._none_fits() else few)
-                if alone and not self._none_fits():
+                active += self.begin_leanest(pool, lines)
+                active = self._fewer(active, 1 if self.none_fits() else few)
+                if alone and not self.none_fits():
                     active = active[:1]
             if at == 2 and (found := self._from_bound(pool)):
                 active += found
@@ -323,7 +321,10 @@ class GraphSearch:
                 worst = max(active, key=lambda walker: walker.rank)
                 self._take_up_bound(worst, spare=len(active) > 1)
             if at == 1 and self._is_hard():
-                self._both_ways(pool, bounding, active, lines, lean)
+                if lean is not None:
+                    self.lean = pool.wait(lean)
+                    self.effort.spend(lean_work(self.graph))
+                PricedRounds(self, pool, bounding, lines[0]).come_down()
                 return
             width = segment.high - segment.low
             if at + 1 == len(segments) and len(self._to_merge()) < 2:
@@ -335,9 +336,9 @@ class GraphSearch:
             if lean is not None:
                 active += self._begin_lean(pool, lean)
                 lean = None
-            if at == 1 and self._none_fits() and (found := self._tried(pool, lines)):
+            if at == 1 and self.none_fits() and (found := self._tried(pool, lines)):
                 active = found + self._fewer(active, 2)
-            elif at == self._met_in_vain and self._none_fits():
+            elif at == self._met_in_vain and self.none_fits():
                 # What is hard to fit takes long annealings, warm ones and cool ones.
                 active = [*self._fewer(active[::2], 1), *self._fewer(active[1::2], 1)]
                 for walker in active:
@@ -345,13 +346,13 @@ class GraphSearch:
             if at == 0 and 2 * sum(walker.best_s < np.inf for walker in active) > len(active):
                 for walker in active:
                     walker.move_as_usual()
-            if at == 0 and self._none_fits():
+            if at == 0 and self.none_fits():
                 lean = pool.submit(partial(self._find_lean, lean_schedule, lines))
             if at and self.effort.counted:
-                self._join(pool, bounding)
+                self.join(pool, bounding)
             if at or not self.effort.counted:
-                self._learn(pool)
-                done = self._done(pool)
+                self.learn(pool)
+                done = self.is_done(pool)
             else:  # how far the bound has come by now is chance
                 done = self.effort.is_over(min(walker.best_s for walker in self._all()))
             if pool.winner is not None or done:
@@ -373,7 +374,7 @@ class GraphSearch:
         least_left = (1.0 - _TRIED) * self.effort.left
         found: list[GraphWalker] = []
         number = _TRIED_NUMBER
-        while len(found) < _TRIED_FITTING and not self._done(pool):
+        while len(found) < _TRIED_FITTING and not self.is_done(pool):
             if self.effort.left - _TRIED_AT_ONCE * work < least_left:
                 break
             tries = [
@@ -410,7 +411,7 @@ class GraphSearch:
             partial(merger.run, self.effort, pool.enough_s, report=pool.progress.report)
         )
         pool.wait(job)
-        if self.effort.left < _WORTH_ANNEALING * before or self._done(pool):
+        if self.effort.left < _WORTH_ANNEALING * before or self.is_done(pool):
             return
         for walker in active:
             walker.take(merger.best_runs)
@@ -421,7 +422,7 @@ class GraphSearch:
         """The better half, and at least `few`."""
         return sorted(active, key=lambda walker: walker.rank)[: max(few, len(active) // 2)]
 
-    def _join(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
+    def join(self, pool: Pool[GraphWalker], bounding: threading.Thread) -> None:
         """Wait for the bound, so that its result comes in at the same place every time."""
         _wait_for(bounding)
         assert self.cuts is not None
@@ -429,9 +430,9 @@ class GraphSearch:
         self._bound_work += self.cuts.effort.spent
         self.effort.spend(self.cuts.effort.spent)
         self.cuts.effort.spent = 0.0
-        self._learn(pool)
+        self.learn(pool)
 
-    def _done(self, pool: Pool[GraphWalker]) -> bool:
+    def is_done(self, pool: Pool[GraphWalker]) -> bool:
         best_s = min((one.best_s for one in self._bests()), default=np.inf)
         # Where work is counted, it must not matter how early the bound ends.
         if self.cuts is not None and (self._joined or not self.effort.counted):
@@ -444,7 +445,7 @@ class GraphSearch:
             self.cuts.solve_milps()
             # A bound that proves that nothing fits ends no round: the least peak is looked for.
             if not self.effort.counted:
-                self._learn(pool)
+                self.learn(pool)
             if self.cuts.is_done() and (self.cuts.best is not None or not self.effort.counted):
                 self._solved = self.cuts.best is not None
                 pool.halted.set()
@@ -452,7 +453,7 @@ class GraphSearch:
             self._failure = failure
             pool.halted.set()
 
-    def _learn(self, pool: Pool[GraphWalker]) -> None:
+    def learn(self, pool: Pool[GraphWalker]) -> None:
         """Take in what the bound has proven."""
         cuts = self.cuts
         if cuts is None or cuts.bound_s <= self.bound_s:
@@ -481,46 +482,9 @@ class GraphSearch:
         """Whether none of many walkers has come within the limit by their first meeting."""
         if not self.effort.counted or self.effort.moves is not None:
             return False
-        return self._met_in_vain == 0 and self._none_fits()
+        return self._met_in_vain == 0 and self.none_fits()
 
-    def _both_ways(
-        self,
-        pool: Pool[GraphWalker],
-        bounding: threading.Thread,
-        active: list[GraphWalker],
-        lines: Sequence[NDArray[Any]],
-        lean: Future[Simulation] | None,
-    ) -> None:
-        """Where it is hard to fit: from the graph's own order first, for a plan that is there soon.
-
-        Then beside it from the schedules of the bound, which keep and repeat about the right
-        tensors, and are far above the limit.
-        """
-        pool.walk(active, RoundPart(0, _FIRST_MEETING, 1.0), _BESIDE_BOUND)
-        if lean is not None:
-            active = active + self._begin_lean(pool, lean)
-        self._join(pool, bounding)
-        if pool.winner is not None or self._done(pool):
-            return
-        near = []
-        for line in self._near_bound()[:_NEAR_BOUND]:
-            walker = self._make(len(self.walkers) + NUM_KINDS, line, cool=_LUKEWARM)
-            walker.sum_excess()
-            self.walkers.append(walker)
-            near.append(walker)
-        if not near or not self._none_fits():
-            near += self._fewer(active, 2)[:2]
-        pool.walk(near, RoundPart(1, 0.0, 0.5), _ALL_DOWN)
-        if pool.winner is not None or self._done(pool):
-            return
-        if self._none_fits():
-            # The temperature at which a schedule finds to the limit is that of the beginning.
-            last = self._begin_leanest(pool, lines) or self._fewer(self.walkers, 1)[:1]
-            pool.walk(last, RoundPart(2), 1.0)
-        else:
-            pool.walk(self._fewer(near, 2)[:2], RoundPart(1, 0.5, 1.0), 1.0)
-
-    def _near_bound(self) -> list[NDArray[Any]]:
+    def near_bound(self) -> list[NDArray[Any]]:
         """The schedules of the bound, those first that take about as long as it; none if one fits.
 
         Schedules of weaker bounds repeat too little to be of use.
@@ -528,7 +492,7 @@ class GraphSearch:
         cuts = self.cuts
         if cuts is None or cuts.best is not None:
             return []
-        suggested = list(dict.fromkeys(cuts.suggested))
+        suggested = list(dict.fromkeys(list(cuts.suggested)))
         suggested.sort(key=lambda one: abs(simulate(self.graph, one).makespan_s - self.bound_s))
         return [one.bind(self.graph) for one in suggested]
 
@@ -538,9 +502,9 @@ class GraphSearch:
         Such schedules keep and repeat about the right tensors, and are over budget where repeated
         runs need memory.
         """
-        if self.graph.num_ops >= _REPAIRED_OPS or not self._none_fits():
+        if self.graph.num_ops >= _REPAIRED_OPS or not self.none_fits():
             return []
-        lines = self._near_bound()[:_FROM_BOUND]
+        lines = self.near_bound()[:_FROM_BOUND]
         found = pool.all_of(
             [
                 partial(self._make, k * NUM_KINDS, line, greedy=True)  # thorough ones
@@ -571,8 +535,9 @@ class GraphSearch:
         makers = [partial(self._make, i, line) for i, line in enumerate(given)]
         if (saved := self._saved(starts)) is not None:
             makers.append(partial(self._make, len(given), saved, cool=_COOL))
-        self._has_one_start = self.effort.counted and not (makers or self.free)
-        if self._has_one_start and self.graph.num_ops >= _SLOW_OPS:
+        self._has_one_start = not (makers or self.free)
+        one_alone = self._has_one_start and self.effort.counted
+        if one_alone and self.graph.num_ops >= _SLOW_OPS:
             return [partial(self._make, 0, usual[0], greedy=True, kind=ALONE)]
         few = 2 if self.effort.counted else self.num_threads
         count = max(max(len(given), saved is not None) + 1, num_walkers(self.graph.num_ops, few))

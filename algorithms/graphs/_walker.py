@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +156,7 @@ class GraphWalker:
         rules: Any,
         kind: Kind | None = None,
         step_s: float | None = None,
-    ) -> GraphWalker:
+    ) -> Self:
         """The walker of that `number` on the schedule `line`; `rules` are (limit, free).
 
         Without a `kind` it has that of its number. `step_s` is the time of the store-all step,
@@ -237,11 +237,14 @@ class GraphWalker:
             if share < self.greedy_until:
                 return self.greedy(work), 0
             self.end_greedy()
+        self.rules.price[3] = self.warm_bytes * _COLD**share
+        return self.move(self.heat_s * _COLD**share, work, most_moves)
+
+    def move(self, heat_s: float, work: float, most_moves: int) -> tuple[float, int]:
+        """Anneal at one temperature; the work done, and the number of moves."""
         counts = self.profile.counts
         before = int(counts[WORK])
         until = before + max(1, int(work * self.work_per_unit))
-        heat_s = self.heat_s * _COLD**share
-        self.rules.price[3] = self.warm_bytes * _COLD**share
         rules, found = self._aimed()
         made = walk(
             self.packed,

@@ -19,7 +19,7 @@ from .bounds import as_finite, least_memory_bytes, scope_of
 
 _WORK = 10.0
 # The share of the effort that the bound and its schedules may take; the repair has the rest.
-_BOUND_SHARE = 0.75
+_BOUND_SHARE = 0.5
 
 
 @timed()
@@ -40,7 +40,7 @@ def cuts(
     the schedule is most over budget, and the MILP is solved again.
 
     Cuts do not see all memory during recomputation: within little memory their schedules rarely
-    fit. With the last quarter of the effort, and what the bound has left, the closest of them is
+    fit. With half of the effort, and what the bound has left, the closest of them is
     annealed as by `local_search` until it fits, beside the graph's own order. On training graphs at
     70 % of the store-all peak and above that is often not needed, and the planner ends within a
     second.

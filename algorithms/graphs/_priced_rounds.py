@@ -1,0 +1,160 @@
+"""The search of large graphs within little memory, by walkers that give bytes a price.
+
+Walkers that look at the peak alone decide early where memory is short, and keep to that. Where most
+of the step is above the limit, a price for bytes at every run finds faster schedules, and sooner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedsim.simulation.schedule import Schedule
+from schedsim.simulation.simulator import simulate
+
+from .._pool import Pool, RoundPart
+from ._forward_part import forward_part
+from ._priced_walker import FITTING, FROM_BOUND, RISING, PriceCourse, PricedWalker
+from ._walker import SMALL_MOVES, GraphWalker
+
+if TYPE_CHECKING:
+    from ._graph_search import GraphSearch
+
+# From so many ops on, where there is no backward and the peak of the graph's order is so many times
+# the limit, bytes have a price, if a first short annealing finds nothing within the limit, or
+# nothing that takes less than so many times the store-all time. With more room than that, and on
+# training graphs, walkers that look at the peak come to faster schedules.
+_FEWEST_OPS, _TIGHT, _DEAR = 500, 1.5, 1.2
+
+# The first annealing may take so much work for each op, and at most that share of what is left.
+_FIRST_PER_OP, _FIRST_SHARE = 1e-3, 0.1
+
+# The share of the round after which the bound is taken in.
+_MEETING = 0.4
+
+# Where the first annealing finds nothing, another of that share of the work goes beside the bound;
+# by the clock, of that share of the time, after which the bound has most of its schedules.
+# A walker on the schedule of the bound has the rest; where it does not fit after that share of it,
+# one on the leanest schedule goes on instead.
+_BESIDE_BOUND, _BESIDE_CLOCK, _ALL_DOWN = 0.15, 0.35, 0.7
+
+# More than any schedule takes, and finite.
+_ANY_S = 1e300
+
+
+class PricedRounds:
+    """The walkers of one search; `line` is the graph's own order."""
+
+    def __init__(
+        self,
+        search: GraphSearch,
+        pool: Pool[GraphWalker],
+        bounding: threading.Thread,
+        line: NDArray[Any],
+    ) -> None:
+        self.search, self.pool, self.bounding, self.line = search, pool, bounding, line
+
+    def run(self) -> bool:
+        """Search, if this graph and limit ask for it, and say whether they did."""
+        search = self.search
+        if not self._is_tight():
+            return False
+        first = search.scout or self._walk_first()
+        if first.best_s < _DEAR * search.graph.store_all_s:
+            return False
+        if self.bounding.ident is None:
+            self.bounding.start()
+        if first.best_s == np.inf:
+            self.come_down()
+            return True
+        active = self._make_few([(self.line, RISING), (self.line, FITTING)])
+        self.pool.walk(active, RoundPart(0, 0.0, _MEETING), _MEETING)
+        if not self._ends_with_bound():
+            self.pool.walk(active, RoundPart(0, _MEETING, 1.0), 1.0)
+        return True
+
+    def _is_tight(self) -> bool:
+        search, graph = self.search, self.search.graph
+        if search.effort.moves is not None or graph.num_ops < _FEWEST_OPS:
+            return False
+        if 0 < forward_part(graph.arrays).num_ops < graph.num_ops:
+            return False
+        peak = simulate(graph, Schedule.store_all(graph)).peak_bytes - graph.static_bytes
+        return peak > _TIGHT * search.limit
+
+    def _walk_first(self) -> GraphWalker:
+        """Look for any schedule that fits, for a little work, so that there is one soon."""
+        search, pool = self.search, self.pool
+        (first,) = self._make([(self.line, FITTING)])
+        search.walkers.remove(first)
+        search.first = first
+        enough_s, pool.enough_s = pool.enough_s, _ANY_S
+        work = _FIRST_PER_OP * search.graph.num_ops
+        share = min(_FIRST_SHARE, work / max(1e-9, search.effort.left))
+        pool.walk([first], RoundPart(0), share)
+        pool.winner, pool.enough_s = None, enough_s
+        pool.progress.report(first.best_s)
+        return first
+
+    def come_down(self) -> None:
+        """From the graph's order to the limit while the bound is made, and then from its schedule.
+
+        That schedule keeps and repeats about the right tensors, and is far above the limit.
+        """
+        search, pool = self.search, self.pool
+        beside = _BESIDE_BOUND if search.effort.counted else _BESIDE_CLOCK
+        pool.walk(self._make([(self.line, FITTING)]), RoundPart(0), beside)
+        if self._ends_with_bound():
+            return
+        near = search.near_bound() or [self.line]
+        active = self._make_few([(one, FROM_BOUND) for one in near[:2]])
+        pool.walk(active, RoundPart(0, 0.0, _ALL_DOWN), _ALL_DOWN)
+        if self._is_over():
+            return
+        if search.none_fits() and (leanest := search.begin_leanest(pool, [self.line])):
+            pool.walk(leanest, RoundPart(0), 1.0)
+        else:
+            pool.walk(active, RoundPart(0, _ALL_DOWN, 1.0), 1.0)
+
+    def _make_few(self, starts: Sequence[tuple[NDArray[Any], PriceCourse]]) -> list[GraphWalker]:
+        """The first of these walkers alone where work is counted: two would each go half as far.
+
+        By the clock the others have threads of their own.
+        """
+        search = self.search
+        few = 1 if search.effort.counted else search.num_threads
+        return self._make(starts[:few])
+
+    def _make(self, starts: Sequence[tuple[NDArray[Any], PriceCourse]]) -> list[GraphWalker]:
+        """Walkers on these lines that go these courses."""
+        search = self.search
+        made: list[GraphWalker] = []
+        for line, course in starts:
+            walker = PricedWalker.of(
+                search.graph,
+                search.packed,
+                line,
+                number=len(search.walkers),
+                seed=search.seed,
+                rules=(search.limit, search.free),
+                kind=SMALL_MOVES,
+            )
+            walker.go(search.graph, course)
+            made.append(walker)
+            search.walkers.append(walker)
+        return made
+
+    def _ends_with_bound(self) -> bool:
+        """Take in the bound, or by the clock what is there of it; whether all is done then."""
+        if self.search.effort.counted:
+            self.search.join(self.pool, self.bounding)
+        else:
+            self.search.learn(self.pool)
+        return self._is_over()
+
+    def _is_over(self) -> bool:
+        return self.pool.winner is not None or self.search.is_done(self.pool)
