@@ -22,12 +22,11 @@ _PLAIN = (
     "the plain forward, with which steps are compared, takes that without all that it saves for a "
     'backward; check="never" compares nothing'
 )
-_PLANNED = (
-    "a step by schedules that keep little takes that {beside}; so may the first steps of the loop"
-)
-_BESIDE = {
-    True: "with the code between its graphs, for which room is left once it is measured",
-    False: "with all outputs and their gradients",
+_PLANNED = {
+    True: "a step by schedules that keep little takes that with the code between its graphs, for "
+    "which room is left once it is measured; so may the first steps of the loop",
+    False: "the steps that are compared hold all outputs with their gradients, some of which a "
+    'loop may drop; check="never" compares nothing',
 }
 
 
@@ -92,6 +91,5 @@ class ComparedBytes:
         yield (
             "rematerialize(..., in_place=True) has taken "
             f"{format_bytes(resident_bytes + self.tops[kind])} in the call, over the budget of "
-            f"{format_bytes(budget_bytes)}: "
-            + (_PLAIN if kind == PLAIN else _PLANNED.format(beside=_BESIDE[is_broken]))
+            f"{format_bytes(budget_bytes)}: " + (_PLAIN if kind == PLAIN else _PLANNED[is_broken])
         )
