@@ -6,8 +6,8 @@ buffer other than it found it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..dry_cuda import has_values
 from ..guards.recording import python_generators, restore_python_generators
+from ..guards.saved_elsewhere import copied_aside, copied_elsewhere
 from ..torch_private.module_tables import AnyBatchNorm, buffers_of
 from ..torch_private.storage_refs import DataPlaces, share_of
 
@@ -178,12 +179,14 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
     """Restore the buffers of `model` and `loss`, and the random numbers, after the block.
 
     Generators that modules hold as attributes are among these.
-    Copies are kept on the host, so that no meter counts them as the model's.
+    Copies wait on the host, or from a CPU in a file: they take none of the model's memory.
     """
     state = RandomState.now((*generators(model), PYTHON))
     roots = [model, loss] if isinstance(loss, nn.Module) else [model]
+    ends = ExitStack()
+    copied = ends.enter_context(copied_elsewhere())
     saved = [
-        (module, name, buffer, buffer.to("cpu", copy=True))
+        (module, name, buffer, _set_aside(buffer, copied))
         for root in roots
         for module in root.modules()
         for name, buffer in buffers_of(module).items()
@@ -208,3 +211,9 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
         for generator, own in held:
             generator.set_state(own)
         state.restore()
+        ends.close()
+
+
+def _set_aside(buffer: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
+    on_cpu = buffer.device.type == "cpu"
+    return copied_aside(buffer, copied) if on_cpu else buffer.to("cpu", copy=True)

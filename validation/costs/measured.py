@@ -19,6 +19,7 @@ from ..measure.allocator import allocations
 from .bags import bag_contents
 from .cache import ProfileCache, cached_note, is_measure
 from .lazy_bits import lazy_bits
+from .lent_tensors import Lenders
 from .signature import signature
 from .table import Costs
 
@@ -91,7 +92,8 @@ def measured_costs(
 
     Notes
     -----
-    Memory: the inputs and outputs of one op at a time.
+    Memory: the inputs and outputs of one op at a time; inputs of the step that are `lent` are not
+    made again.
     """
     place = torch.device(device or captured.backend)
     if place.type != captured.backend:
@@ -226,6 +228,7 @@ def made_up_tensors(
     states: dict[int, torch.Tensor] = {}
     packet = getattr(call.target, "overloadpacket", None)
     has_pivots, is_definite = packet in _PIVOTED, packet in _OF_DEFINITE
+    lenders = Lenders(program, call)
 
     def make(value: int) -> torch.Tensor:
         v = program.values[value]
@@ -233,6 +236,10 @@ def made_up_tensors(
             if value not in states:
                 states.update(_outputs_of(program, program.calls[v.call], device))
             return states[value]
+        if not (has_pivots or is_definite or value in numbers):
+            lent = lenders.take(value)
+            if lent is not None:
+                return lazy_bits(program, value).set_on(lent)
         place = device if v.device.type == device.type else v.device
         span = 1 + sum((n - 1) * s for n, s in zip(v.shape, v.stride, strict=True))
         made = torch.empty(span if all(v.shape) else 0, dtype=v.dtype, device=place)

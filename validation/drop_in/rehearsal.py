@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,13 +15,14 @@ from schedsim.errors import InfeasibleBudgetError, SchedsimError, UnsupportedErr
 from ..autocasts import run_backward
 from ..block_level.repeated_forward import untouched
 from ..capture.capture import record_step
-from ..guards.differential import NotCompared
-from ..guards.plan_variants import RoundingWarning
+from ..guards.differential import Difference, NotCompared
+from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..guards.reach import static_reach
 from ..guards.recording import detached_copies, refuse_iterators
-from ..guards.saved_elsewhere import copied_elsewhere, forbids_hooks
+from ..guards.saved_elsewhere import copied_aside, copied_elsewhere, forbids_hooks
 from ..guards.state import StateSnapshot
 from ..guards.state_walk import HOOKS
+from ..measure.storage import storage_bytes
 from ..ranks import Ranks
 from ..torch_private.dynamo_settings import left_open
 from ..torch_private.module_tables import as_itself, call_as_itself, replacement_of
@@ -29,6 +31,7 @@ from ..torch_private.sharded_groups import reducing
 from ..torch_private.storage_refs import DataPlaces
 from ..user_warnings import warn_user
 from ..whole_step.step_check import PlainMemory, no_room_elsewhere
+from .beside.compared_bytes import PLAIN, PLANNED, ComparedBytes
 from .checks.plain_check import (
     MadeUpGradients,
     difference,
@@ -71,6 +74,8 @@ def rehearse(
                 refused = error.with_traceback(None)
             if refused is not None:
                 raise session.refused_again(refused, lambda: _step(model, inputs, keywords))
+        if session.has_broken:
+            gc.collect()  # Dynamo leaves cycles, with the outputs of the forward it has traced
         if session.checks and session.parts:
             session.check_note = _compared(model, session, inputs, keywords)
             session.note_compared()
@@ -155,16 +160,17 @@ def _left_as_it_is(
                 model, MadeUpGradients().loss, inputs, keywords, parts_may_be_scripted=True
             )
             written = recorded.written
-    contents = [(tensor, tensor.detach().clone()) for tensor in written]
     held = DataPlaces([*model.parameters(), *model.buffers(), *written])
-    try:
-        yield written
-    finally:
-        held.restore()
-        state.restore()
-        with torch.no_grad():
-            for tensor, content in contents:
-                tensor.detach().copy_(content)
+    with copied_elsewhere() as copied:
+        contents = [(tensor, copied_aside(tensor, copied)) for tensor in written]
+        try:
+            yield written
+        finally:
+            held.restore()
+            state.restore()
+            with torch.no_grad():
+                for tensor, content in contents:
+                    tensor.detach().copy_(content)
 
 
 def _run(model: nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
@@ -203,18 +209,60 @@ def _compared(
     rounded = session.options.compile
     # Dynamo no longer traces a function that was called in a mode which looks at every op.
     planned, refused = noting(call)
+    taken = ComparedBytes(device)
     with as_itself(model), untouched(model):
         try:
             memory = PlainMemory(lambda: session.store_all_bytes, device)
-            found = difference(model, model, planned, (inputs, keywords), rounded, memory)
+            found = difference(
+                model,
+                taken.watched(PLAIN, model),
+                taken.watched(PLANNED, planned),
+                (inputs, keywords),
+                rounded,
+                memory,
+            )
         except (NotCompared, torch.OutOfMemoryError, OSError) as error:
             text = " ".join(str(error).split())[:200]
             return f"not compared with the plain step: {text}"
+        finally:
+            taken.ends()
     if refused:
         raise refused[0]
+    note = _told(model, session, found)
+    return "; ".join([note, *_over_budget(model, session, taken, (inputs, keywords))])
+
+
+def _over_budget(
+    model: nn.Module,
+    session: Session,
+    taken: ComparedBytes,
+    given: tuple[tuple[Any, ...], Mapping[str, Any]],
+) -> list[str]:
+    """The line of a comparison that has taken more than the budget, which is told."""
+    budget = session.budget_bytes
+    if budget is None or (session.has_broken and session.options.is_share):
+        return []
+    if PLANNED in taken.cut - taken.tops.keys():
+        with untouched(model):
+            taken.begins(PLANNED)
+            try:
+                _step(model, *given)
+            finally:
+                taken.ends()
+        if PLANNED in taken.tops:
+            taken.tops[PLANNED] -= storage_bytes(given)  # its inputs were copies
+    resident, is_broken = session.resident_bytes(given), session.has_broken
+    lines = list(taken.lines(resident, budget, is_broken=is_broken))
+    for line in lines:
+        warn_user(line, PlainStepWarning)
+    return lines
+
+
+def _told(model: nn.Module, session: Session, found: Difference | None) -> str:
+    """A line for the report on what a comparison has found; warns where it is rounding."""
     name = type(model).__name__
     if found is None:
-        within = "within rounding" if rounded else "to the bit"
+        within = "within rounding" if session.options.compile else "to the bit"
         return f"outputs, gradients, buffers and generators are the plain step's {within}"
     if not found.rounding:
         what = "does not run" if found.is_error else "is not the plain one"

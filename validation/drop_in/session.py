@@ -21,6 +21,7 @@ from ..compiled.group import Groups
 from ..dry_cuda import has_values
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning, RoundingWarning
 from ..measure.allocator import NO_BLOCKS
+from ..measure.storage import storage_bytes
 from ..torch_private.skipped_frames import breaks_so_far
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, weakly
 from ..user_warnings import warn_user
@@ -183,6 +184,10 @@ class Session(ABC):
     def is_distributed(self) -> bool:
         """Whether several ranks run the step."""
         return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+    def resident_bytes(self, given: Any) -> int:
+        """Bytes of what the model and other models hold now, and of the tensors of `given`."""
+        return self._held.present_bytes + storage_bytes(given)
 
     def is_trained(self) -> None:
         """An optimizer has stepped the model: say so where nobody has called it for that."""

@@ -247,6 +247,8 @@ class Both:
         roots = [m for m in (self.model, self.loss) if isinstance(m, nn.Module)]
         parameters = {f"{n}": p for root in roots for n, p in root.named_parameters()}
         stay = [*parameters.values(), *(b for root in roots for b in root.buffers())]
+        # Inputs are there throughout, whether the backward reads them or not.
+        stay += [leaf for leaf in given.leaves if is_plain(leaf.detach())]
         with self._kept(roots, aside):
             try:
                 with saved_elsewhere(stay) if saves_elsewhere else nullcontext():

@@ -23,6 +23,7 @@ from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
 from .asking import Answers, Question
 from .reach import CodeRun, Reach, static_reach
+from .saved_elsewhere import copied_aside, copied_elsewhere
 from .state import StateSnapshot
 from .state_change import ATOMS, StateChange
 from .watched_places import NO_PLACES, Places
@@ -305,12 +306,12 @@ class _Recorder:
         buffers = [buffer for root in roots for buffer in root.buffers()]
         parameters = [parameter for root in roots for parameter in root.parameters()]
         leaves = [t for t in tree_leaves((inputs, dict(keywords))) if isinstance(t, Tensor)]
-        python, undo = python_generators(), _Undo(buffers)
+        python, ends = python_generators(), ExitStack()
+        undo = _Undo(buffers, ends.enter_context(copied_elsewhere()))
         codes, answers = CodeRun(), Answers()
         held = DataPlaces([*around.tensors.values(), *parameters, *buffers])
         # Buffers end as they began; code that saved one need not know.
-        unseen = ExitStack()
-        unseen.enter_context(unseen_writes(buffers))
+        ends.enter_context(unseen_writes(buffers))
         try:
             with (
                 _torch_generators(self.model),
@@ -330,7 +331,7 @@ class _Recorder:
         finally:
             held.restore()
             undo.restore()
-            unseen.close()
+            ends.close()
             around.restore()
             restore_python_generators(python)
         effects = [str(change) for change in changes]
@@ -423,13 +424,16 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     buffers
         Buffers are kept from the start, because kernels write running statistics undeclared.
+    copied
+        Makes the copies, outside of the device's memory.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, buffers: list[Tensor]) -> None:
+    def __init__(self, buffers: list[Tensor], copied: Callable[[Tensor], Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.kept = [(buffer, buffer.detach().clone()) for buffer in buffers]
+        self._copied = copied
+        self.kept = [(buffer, copied_aside(buffer, copied)) for buffer in buffers]
         self.made: set[int] = set()
         self.written: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -458,7 +462,7 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     continue
                 key = _storage(tensor)
                 if key not in self.made and key not in self.written:
-                    self.written[key] = (tensor, _whole(tensor).clone())
+                    self.written[key] = (tensor, copied_aside(_whole(tensor), self._copied))
 
     def restore(self) -> None:
         """Put everything back."""

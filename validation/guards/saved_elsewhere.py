@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
 import numpy as np
@@ -50,6 +51,11 @@ def copied_elsewhere() -> Iterator[Callable[[Tensor], Tensor]]:
 
     Copies are contiguous, and can be read until the end of the block.
 
+    Raises
+    ------
+    OSError
+        By the function: the file has no room.
+
     Examples
     --------
     >>> import torch
@@ -65,10 +71,23 @@ def copied_elsewhere() -> Iterator[Callable[[Tensor], Tensor]]:
                 return on_host(tensor)
             num_bytes = tensor.numel() * tensor.element_size()
             place = -(-file.seek(0, 2) // _ALIGNED) * _ALIGNED
+            _reserve(file, place, num_bytes)
             raw = np.memmap(file, np.uint8, "r+", place, num_bytes)
             return torch.from_numpy(raw).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
         yield copied
+
+
+def copied_aside(tensor: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
+    """A copy of `tensor` by `copied`; in its own memory where no other has room for its form.
+
+    From it the content of `tensor` can be put back.
+    """
+    tensor = tensor.detach()
+    if is_plain(tensor):
+        with suppress(OSError):
+            return copied(tensor)
+    return tensor.clone()
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -91,6 +110,12 @@ def is_plain(tensor: Tensor) -> bool:
     """Whether the memory of `tensor` holds its numbers as they are, and holds some."""
     odd = tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()
     return type(tensor) is Tensor and tensor.numel() > 0 and not odd
+
+
+def _reserve(file: IO[bytes], place: int, num_bytes: int) -> None:
+    """Take the room in `file` now: a mapped file on a full disk would end the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), place, num_bytes)
 
 
 def _span(tensor: Tensor) -> Tensor:

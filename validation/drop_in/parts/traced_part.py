@@ -17,6 +17,7 @@ from ...compiled.compile_step import (
     narrower_where_it_works,
     without_gradients_where_it_works,
 )
+from ...costs.lent_tensors import lending
 from ...guards.backward_place import BackwardAutocast
 from ...op_level.random_replay import RandomReplay
 from ...ranks.wrappers import bucket_bytes
@@ -209,7 +210,7 @@ class TracedPart(PlannedPart):
         found = dict(zip(self._joint.inputs, arguments, strict=True))
         binding = self.sizes.read(arguments)
         given = arguments if early is None else early.own(arguments)
-        with without_alias_checks():  # measures the ops, and compares schedules
+        with without_alias_checks(), lending(given):  # measures the ops, and compares schedules
             number = self.session.forward_begins(self._present, given, binding)
             given.clear()
             arguments.clear()

@@ -13,7 +13,7 @@ from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.parts.output_uses import OutputUse  # noqa: E402
 from schedsim.validation.drop_in.plans.step_plans import StepPlans  # noqa: E402
-from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning, ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -118,9 +118,11 @@ def test_a_budget_that_only_a_loop_without_logits_fits_is_not_refused():
     model, words = made()
     plain = copy.deepcopy(model)
     budget = resident_bytes(plain, words) + peak_bytes(loss_inside_alone, plain, words) + 64
+    with pytest.warns(PlainStepWarning, match="in the call, .* which a loop may drop") as told:
+        schedsim.rematerialize(model, (words, words), budget, in_place=True, effort=0.2)
+    assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        schedsim.rematerialize(model, (words, words), budget, in_place=True, effort=0.2)
         loss_inside_alone(model, words, 6)
     measured = resident_bytes(model, words) + peak_bytes(loss_inside_alone, model, words)
     assert measured <= session_in(model).peak_bytes <= budget
