@@ -227,15 +227,26 @@ class GraphSearch:
 
         They begin warmer, which takes them longer and ends lower.
         """
-        self.scout = scout = self._make(0, line)
-        scout.warm_bytes *= _SCOUT_WARM
+        self.scout = self._make(0, line)
+        self.scout.warm_bytes *= _SCOUT_WARM
+        self.walk_until_any_fits(pool, self.scout, RoundPart(0, 0.0, _FIRST_MEETING), _SCOUTED)
+
+    def walk_until_any_fits(
+        self, pool: Pool[GraphWalker], walker: GraphWalker, part: RoundPart, share: float
+    ) -> None:
+        """Have `walker` anneal until it has any schedule that fits, which ends no search."""
         pool.enough_s = _ANY_S
-        pool.walk([scout], RoundPart(0, 0.0, _FIRST_MEETING), _SCOUTED)
+        pool.walk([walker], part, share)
         pool.winner, pool.enough_s = None, self._enough_s()
-        pool.progress.report(scout.best_s)
+        pool.progress.report(walker.best_s)
 
     def none_fits(self) -> bool:
         return all(walker.best_s == np.inf for walker in self._all())
+
+    @property
+    def _one_alone(self) -> bool:
+        """Whether one walker is better than several: by the clock each has a thread of its own."""
+        return self._has_one_start and self.effort.counted
 
     def _all(self) -> list[GraphWalker]:
         return self.walkers if self.scout is None else [*self.walkers, self.scout]
@@ -263,9 +274,13 @@ class GraphSearch:
 
     def _begin_lean(self, pool: Pool[GraphWalker], job: Future[Simulation]) -> list[GraphWalker]:
         """A walker that starts from that schedule, where still none fits."""
+        lean = self._take_lean(pool, job)
+        return [self._go_on_from(lean)] if self.none_fits() else []
+
+    def _take_lean(self, pool: Pool[GraphWalker], job: Future[Simulation]) -> Simulation:
         self.lean = pool.wait(job)
         self.effort.spend(lean_work(self.graph))
-        return [self._go_on_from(self.lean)] if self.none_fits() else []
+        return self.lean
 
     def begin_leanest(
         self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]
@@ -304,8 +319,7 @@ class GraphSearch:
         segments += [RoundPart(0, 0.4, 1.0)]
         segments += [RoundPart(number) for number in range(1, num_rounds)]
         few = 2 if self.effort.counted else min(self.num_threads, 2)
-        alone = self._has_one_start and self.effort.counted
-        alone &= self.graph.num_ops >= _SUMMED_FROM
+        alone = self._one_alone and self.graph.num_ops >= _SUMMED_FROM
         left = sum(segment.high - segment.low for segment in segments)
         kept = left * _MERGED / (1.0 - _MERGED) if self._may_merge() else 0.0  # for a merge
         lean = None
@@ -322,8 +336,7 @@ class GraphSearch:
                 self._take_up_bound(worst, spare=len(active) > 1)
             if at == 1 and self._is_hard():
                 if lean is not None:
-                    self.lean = pool.wait(lean)
-                    self.effort.spend(lean_work(self.graph))
+                    self._take_lean(pool, lean)
                 PricedRounds(self, pool, bounding, lines[0]).come_down()
                 return
             width = segment.high - segment.low
@@ -492,7 +505,7 @@ class GraphSearch:
         cuts = self.cuts
         if cuts is None or cuts.best is not None:
             return []
-        suggested = list(dict.fromkeys(list(cuts.suggested)))
+        suggested = list(dict.fromkeys(cuts.suggested))
         suggested.sort(key=lambda one: abs(simulate(self.graph, one).makespan_s - self.bound_s))
         return [one.bind(self.graph) for one in suggested]
 
@@ -536,8 +549,7 @@ class GraphSearch:
         if (saved := self._saved(starts)) is not None:
             makers.append(partial(self._make, len(given), saved, cool=_COOL))
         self._has_one_start = not (makers or self.free)
-        one_alone = self._has_one_start and self.effort.counted
-        if one_alone and self.graph.num_ops >= _SLOW_OPS:
+        if self._one_alone and self.graph.num_ops >= _SLOW_OPS:
             return [partial(self._make, 0, usual[0], greedy=True, kind=ALONE)]
         few = 2 if self.effort.counted else self.num_threads
         count = max(max(len(given), saved is not None) + 1, num_walkers(self.graph.num_ops, few))

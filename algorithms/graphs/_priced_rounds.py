@@ -42,9 +42,6 @@ _MEETING = 0.4
 # one on the leanest schedule goes on instead.
 _BESIDE_BOUND, _BESIDE_CLOCK, _ALL_DOWN = 0.15, 0.35, 0.7
 
-# More than any schedule takes, and finite.
-_ANY_S = 1e300
-
 
 class PricedRounds:
     """The walkers of one search; `line` is the graph's own order."""
@@ -88,16 +85,11 @@ class PricedRounds:
 
     def _walk_first(self) -> GraphWalker:
         """Look for any schedule that fits, for a little work, so that there is one soon."""
-        search, pool = self.search, self.pool
-        (first,) = self._make([(self.line, FITTING)])
-        search.walkers.remove(first)
-        search.first = first
-        enough_s, pool.enough_s = pool.enough_s, _ANY_S
+        search = self.search
+        search.first = first = self._walker(self.line, FITTING)
         work = _FIRST_PER_OP * search.graph.num_ops
         share = min(_FIRST_SHARE, work / max(1e-9, search.effort.left))
-        pool.walk([first], RoundPart(0), share)
-        pool.winner, pool.enough_s = None, enough_s
-        pool.progress.report(first.best_s)
+        search.walk_until_any_fits(self.pool, first, RoundPart(0), share)
         return first
 
     def come_down(self) -> None:
@@ -130,23 +122,26 @@ class PricedRounds:
         return self._make(starts[:few])
 
     def _make(self, starts: Sequence[tuple[NDArray[Any], PriceCourse]]) -> list[GraphWalker]:
-        """Walkers on these lines that go these courses."""
-        search = self.search
+        """Walkers of the search on these lines that go these courses."""
         made: list[GraphWalker] = []
         for line, course in starts:
-            walker = PricedWalker.of(
-                search.graph,
-                search.packed,
-                line,
-                number=len(search.walkers),
-                seed=search.seed,
-                rules=(search.limit, search.free),
-                kind=SMALL_MOVES,
-            )
-            walker.go(search.graph, course)
-            made.append(walker)
-            search.walkers.append(walker)
+            made.append(self._walker(line, course))
+            self.search.walkers.append(made[-1])
         return made
+
+    def _walker(self, line: NDArray[Any], course: PriceCourse) -> GraphWalker:
+        search = self.search
+        walker = PricedWalker.of(
+            search.graph,
+            search.packed,
+            line,
+            number=len(search.walkers),
+            seed=search.seed,
+            rules=(search.limit, search.free),
+            kind=SMALL_MOVES,
+        )
+        walker.go(search.graph, course)
+        return walker
 
     def _ends_with_bound(self) -> bool:
         """Take in the bound, or by the clock what is there of it; whether all is done then."""

@@ -58,11 +58,12 @@ def explicit_masks_round(graph_module: fx.GraphModule) -> bool:
         masks: list[Tensor | None] = [None]
         if one.is_outermost:
             masks = [_masking_nothing(graph_module, one.mask, fill) for fill in _FILLS]
-        if not any(mask is None or _may_be_left_out(mask) for mask in masks):
+        left_out = [mask for mask in masks if mask is None or _may_be_left_out(mask)]
+        if not left_out:
             continue
         if one.forms is None:
             return True
-        known = next((mask for mask in masks if mask is None or _may_be_left_out(mask)), None)
+        known = left_out[0]
         shapes = tuple((tuple(map(_as_int, t.shape)), t.dtype) for t in one.forms)
         is_causal = None if known is None else not bool(_seen_in(known).all())
         dtype = torch.bool if known is None else known.dtype

@@ -34,10 +34,10 @@ def needs_planes(program: Program, call: Call) -> bool:
     """
     if call.target is not aten.convolution_backward.default or call.args[_GROUPS] == 1:
         return False
-    given = [program.values[v] for v in refs(call.args)]
+    order = list(refs(call.args))
+    given = [program.values[v] for v in order]
     if any(value.device.type != "cpu" or len(value.shape) != 4 for value in given):
         return False
-    order = list(refs(call.args))
     form = map_refs(call.args, order.index)
     shapes = tuple((value.shape, value.dtype) for value in given)
     return _needs_planes(shapes, _hashable(form))

@@ -197,14 +197,20 @@ class Coder(torch.nn.Module):
         return self.decoder(self.encode(x))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("calls_itself", [True, False])
-def test_a_model_that_is_trained_and_not_called_is_told_of(calls_itself):
-    """A loop that calls ``encode`` and ``decode`` ran as it is in silence."""
+def coder_to_train() -> tuple[Coder, torch.Tensor, torch.optim.Optimizer]:
+    """A model with room for all that it saves, its input and its optimizer."""
     torch._dynamo.reset()
     model, x = Coder(), torch.randn(8, 4)
     schedsim.rematerialize(model, x, "100%", in_place=True, effort=0.1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, x, optimizer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calls_itself", [True, False])
+def test_a_model_that_is_trained_and_not_called_is_told_of(calls_itself):
+    """A loop that calls ``encode`` and ``decode`` ran as it is in silence."""
+    model, x, optimizer = coder_to_train()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -217,10 +223,7 @@ def test_a_model_that_is_trained_and_not_called_is_told_of(calls_itself):
 
 def test_a_step_without_gradients_is_no_training():
     """As of a second model that comes into the loop later."""
-    torch._dynamo.reset()
-    model, x = Coder(), torch.randn(8, 4)
-    schedsim.rematerialize(model, x, "100%", in_place=True, effort=0.1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    _model, _x, optimizer = coder_to_train()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         optimizer.step()
@@ -230,10 +233,7 @@ def test_a_step_without_gradients_is_no_training():
 @pytest.mark.slow
 def test_a_model_that_is_called_in_a_closure_alone_is_not_told_of():
     """The line came as the optimizer's first step began, before it called its closure."""
-    torch._dynamo.reset()
-    model, x = Coder(), torch.randn(8, 4)
-    schedsim.rematerialize(model, x, "100%", in_place=True, effort=0.1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, x, optimizer = coder_to_train()
 
     def closure():
         optimizer.zero_grad()
