@@ -121,6 +121,11 @@ def _check(found: ClusterPrediction, framework: str) -> None:
             "--state megatron",
         ),
         (
+            fsdp2 and not titan and degrees.replicate > 1,
+            "no replicas of FSDP2",
+            "--state megatron, or leave --replicate out",
+        ),
+        (
             fsdp2 and not titan and found.model.tied,
             "no FSDP2 for tied embeddings",
             "--state megatron",
@@ -260,6 +265,8 @@ def _megatron(found: ClusterPrediction) -> str:
             words.append("--torch-fsdp2-no-reshard-after-forward")
     else:
         words.append("--use-distributed-optimizer")
+        if degrees.replicate > 1:
+            words.append(f"--num-distributed-optimizer-instances {degrees.replicate}")
     return " \\\n".join(words) + "\n"
 
 

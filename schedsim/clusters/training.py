@@ -23,7 +23,8 @@ lies in host memory from its forward to its backward (``@host``: every layer's).
 STATES = ("fsdp2", "megatron", "bf16")
 """Formats of the model state. ``fsdp2``: fp32 shards of parameter, gradient and two moments, a
 bf16 copy gathered for use, gradients reduced in fp32. ``megatron``: bf16 parameters and fp32
-gradients on every rank, fp32 parameter and moments sharded over the data-parallel ranks (ZeRO-1).
+gradients on every rank, fp32 parameter and moments sharded over the data-parallel ranks (ZeRO-1)
+of each replica.
 ``bf16``: parameter, gradient and moments in bf16 on every rank that holds them."""
 
 DISPATCHERS = ("alltoall", "deepep")

@@ -151,8 +151,8 @@ def test_every_option_is_seen(option, capsys):
     if option == "--chunks":
         without.pop("--schedule")  # one stage a device is the default order
     for given in (together("cluster", option), without):
-        if option == "--flash":
-            given["--seq"] = ("8192",)  # attention to few tokens takes as long as its bytes
+        if option in ("--flash", "--dispatcher"):
+            given["--seq"] = ("8192",)  # few tokens take as long as their bytes, or as parameters
         assert run(["cluster", *words(given), "--json"]) in (0, 1)
         found.append(json.loads(capsys.readouterr().out))
     seen = [(one["reserved_bytes"], one["peak_bytes"], one["step_s"]) for one in found]

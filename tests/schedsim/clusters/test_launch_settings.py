@@ -124,6 +124,16 @@ def test_experts_on_tensor_parallel_ranks_are_said(whole):
     assert "expert_tensor_parallel_degree" not in titan(devices=8, tensor=2, seq=512)["parallelism"]
 
 
+def test_replicas_are_instances_of_megatrons_optimizer():
+    """FSDP2 has none there; torchtitan has a degree."""
+    words = {"devices": 8, "replicate": 2, "seq": 512}
+    flags = megatron(state="megatron", **words)
+    assert flags["--num-distributed-optimizer-instances"] == "2"
+    assert titan(**words)["parallelism"]["data_parallel_replicate_degree"] == 2
+    with pytest.raises(UnsupportedError, match="no replicas of FSDP2"):
+        megatron("llama3-8b", **words)
+
+
 def test_whole_sequences_are_megatrons():
     """Without its switch; torchtitan has no word for them."""
     words = {"devices": 8, "tensor": 2, "seq": 512, "whole_sequence": True}
