@@ -117,10 +117,11 @@ CLUSTER = {
     "--separate-head": sample(),
     "--fused-optimizer": sample(),
     "--eager-attention": sample(),
-    "--regather": sample(),
+    "--regather": sample(tensor="2"),
     "--whole-sequence": sample(tensor="2"),
     "--chunked-head": sample(loss_chunks="2"),
     "--flash": sample("1"),
+    "--network": sample("5", devices="16"),
     "--optimizer-in-backward": sample(state="bf16"),
     "--expandable": sample(),
 }
