@@ -165,11 +165,11 @@ SAMPLES: dict[str, dict[str, Sample]] = {
     "pipeline": {**WORKLOAD, **OUTPUT, **PIPELINE},
     "cluster": {
         **CLUSTER,
-        "--mem": sample("60GB"),
+        "--mem": sample("6GB"),
         "--host-mem": sample("1GB"),
-        "--search": sample(mem="50GB", global_batch="8", effort="2"),
+        "--search": sample(mem="7GB", global_batch="8", effort="1"),
         "--global-batch": sample("8", search=(), mem="50GB", effort="2"),
-        "--effort": sample("1", search=(), mem="50GB", global_batch="8"),
+        "--effort": sample("1", search=(), mem="7GB", global_batch="8"),
         "--launch": sample("torchtitan"),
         "--json": sample(),
         "-o": sample("a.json.gz"),
@@ -208,7 +208,7 @@ SAMPLES: dict[str, dict[str, Sample]] = {
         **RULES,
     },
     "plot pipeline": {**WORKLOAD, **PICTURE, **PIPELINE},
-    "plot cluster": {**CLUSTER, **PICTURE},
+    "plot cluster": {**CLUSTER, **PICTURE, "--mem": sample("1GB", recompute="fit")},
     "plot sweep": {"results_file": sample("other.jsonl"), **PICTURE},
     "plot validate": {"report_file": sample("other.json"), **PICTURE},
     "sweep": {
