@@ -74,6 +74,7 @@ def command(request: ClusterRequest, **asked: Any) -> int:
             if asked[name] is not None:
                 raise SchedsimError(f"{option} belongs to --search", hint="add --search")
         found = predicted_step(request, budget)
+    settings = _launch(found, asked["launch"])
     if asked["output"] is not None:
         from ..simulation.trace import write_trace
 
@@ -82,7 +83,6 @@ def command(request: ClusterRequest, **asked: Any) -> int:
         click.echo(f"wrote {asked['output']}: open it in ui.perfetto.dev", err=True)
     limit = budget if budget is not None else found.fabric.device.memory_bytes
     host_limit = asked["host_bytes"]
-    settings = _launch(found, asked["launch"])
     if as_json:
         extra: dict[str, Any] = {"launch": settings} if settings is not None else {}
         if host_limit is not None:

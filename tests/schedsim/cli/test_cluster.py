@@ -49,8 +49,8 @@ def test_recomputation_that_fits(capsys):
     assert document["training"]["recompute"] == "full"
 
 
-def test_a_trace(tmp_path):
-    """The trace shows one rank with its streams."""
+def test_a_trace(tmp_path, capsys):
+    """The trace shows one rank with its streams; a refused step writes none."""
     path = tmp_path / "rank.trace.json"
     assert run([*SMALL, "-o", str(path)]) == 0
     names = {
@@ -59,6 +59,10 @@ def test_a_trace(tmp_path):
         if event["name"] == "thread_name"
     }
     assert names == {"compute", "link:shard"}
+    assert f"wrote {path}" in capsys.readouterr().err
+    other = tmp_path / "other.trace.json"
+    assert run([*SMALL, "--loss-chunks", "2", "--launch", "torchtitan", "-o", str(other)]) == 2
+    assert not other.exists()
 
 
 @pytest.mark.parametrize(
