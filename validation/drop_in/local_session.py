@@ -36,7 +36,7 @@ from .plans.resident_by_kind import Before
 from .plans.step_plans import StepPlans
 from .plans.unmeasured_steps import record_without_measurements
 from .records.step_calls import PartCall, StepCalls
-from .records.step_meter import OVER
+from .records.step_meter import OVER, Tops
 from .records.step_record import Key, StepKind, StepRecord
 from .session import Session
 
@@ -83,7 +83,7 @@ class LocalSession(Session):
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
         self._has_traced = False  # whether graphs have come since a step began
-        self._bytes_at_start = 0  # beside the measured step, as it began
+        self._bytes_at_start = self._passing_at_start = 0  # beside the measured step, as it began
         # What replaces others, and has not run yet, with these.
         self._replacing: list[tuple[TracedPart, TracedPart]] = []
 
@@ -262,9 +262,11 @@ class LocalSession(Session):
     def _beside_call(self) -> int:
         """Bytes beside the present call: what is resident, and what earlier calls keep.
 
-        Its inputs count with the call itself.
+        And results of the step before, which are there in a comparison's backward, too. Its inputs
+        count with the call itself.
         """
-        resident = max(self._held.total_bytes, self.plans.known.resident.now.resident_bytes)
+        now = self.plans.known.resident.now
+        resident = max(self._held.total_bytes, now.resident_bytes) + now.passing_bytes
         *others, present = self._step.calls.rows
         earlier = [call for call in others if call.is_open]
         if not earlier:
@@ -454,7 +456,8 @@ class LocalSession(Session):
             if self._recorder.meter is not None:
                 self._recorder.meter.begins_early = False
         if self._recorder.is_on:
-            self._bytes_at_start = known.resident.now.resident_bytes
+            now = known.resident.now
+            self._bytes_at_start, self._passing_at_start = now.resident_bytes, now.passing_bytes
             self._behind.begin()
         elif not self.is_rehearsing and self.plans.is_for_sizes(key, binding):
             self._room.begins(torch.device(part.device))
@@ -650,16 +653,18 @@ class LocalSession(Session):
 
     def _read_step(self) -> None:
         """Learn from the record of a step whose backwards have all run."""
-        known, calls = self.plans.known, self._step.calls
-        reading = self._recorder.read(known.passing_now)
+        calls = self._step.calls
+        reading = self._recorder.read(self._resident.watched_bytes)
         if reading is None:
             return
         if reading.behind is not None and self.budget_bytes is not None:
             self._behind.see(calls.rows[0].key[0], reading, self._step.given, self._coming)
+        if not self.is_rehearsing:
+            self._resident.made.learn(reading.held_blocks)
         if reading.record is None:
             return
         if not self.is_rehearsing:
-            self._tell_unmeasured(reading.record, reading.top_bytes)
+            self._tell_unmeasured(reading.record, reading.tops)
         uses: dict[PlannedPart, OutputUse] = {}
         for call in calls.rows:
             if call.use is None and not call.is_done:  # no gradient came for any output
@@ -672,23 +677,22 @@ class LocalSession(Session):
         met = [(call.key, call.use) for call in calls.rows if call.use is not None]
         self._recorder.turns.learn(met, alone=self.plans.learn(reading.record))
 
-    def _tell_unmeasured(self, record: StepRecord, top_bytes: int) -> None:
+    def _tell_unmeasured(self, record: StepRecord, tops: Tops) -> None:
         """Say so where a step that no plan was made for has taken more than the budget.
 
         Not among several models, whose refusals and lines tell of steps of them all.
-
-        Parameters
-        ----------
-        top_bytes
-            The most bytes of the step beyond those at its start.
         """
         known, calls = self.plans.known, self._step.calls
         if known.is_share or self.budget_bytes is None or self._has_others():
             return
         if self.plans.is_lifted or all(it in known.numbers for it in record.keys):
             return
-        given = calls.rows[0].shared_bytes + record.passing_bytes
-        peak = self._bytes_at_start + given + top_bytes
+        before = self._bytes_at_start + calls.rows[0].shared_bytes
+        is_cpu = calls.rows[0].part.device == "cpu"  # a device's own count tells what is released
+        released = self._behind.released_bytes() if is_cpu else 0
+        peak = before + max(
+            self._passing_at_start + tops.forward_bytes, tops.backward_bytes - released
+        )
         if peak > self.budget_bytes:
             self._tell(
                 f"first steps have taken up to {format_bytes(peak)}, more than the budget: what "

@@ -16,6 +16,7 @@ from torch import nn
 
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
 
 from ..compiled.group import Groups
 from ..dry_cuda import has_values
@@ -259,6 +260,15 @@ class Session(ABC):
         line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
         self.note(line)
         warn_user(line, ReplannedWarning)
+
+    def say_over(self, part: TracedPart, num_bytes: int) -> None:
+        """Say that a comparison of schedules may take so many bytes more than the budget."""
+        self._tell(
+            f"schedules of {part.name} are compared beside what the step before has left: this "
+            f"step may exceed the budget by up to {format_bytes(num_bytes)}; "
+            'check="never" compares nothing',
+            PlainStepWarning,
+        )
 
     def refuse_ahead(self, part: TracedPart, wrong: str) -> None:
         """Say that a schedule that was made for sizes to come is not used."""

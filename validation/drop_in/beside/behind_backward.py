@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from schedsim.units import format_bytes
 
+from ..parts.output_uses import Result, alive_bytes, results_of
 from ..records.outside_code import OutsideBytes
 from ..records.step_recorder import StepReading
 from .held_state import HeldState
@@ -29,14 +30,14 @@ class BehindBackward:
 
     def __init__(self, held: HeldState) -> None:
         self._held = held
-        self._before: set[int] = set()
+        self._before: tuple[Result, ...] = ()
         self._peak_bytes = 0  # in the step that was measured last
         self._is_said = self._ignores_left = False
         self._left: dict[int, int] = {}
 
     def begin(self) -> None:
         """The step begins: the record tells nothing of the gradients that are there."""
-        self._before = set(self._held.gradients())
+        self._before = results_of(self._held.present_gradients())
 
     def see(
         self,
@@ -81,9 +82,13 @@ class BehindBackward:
         Not counted is what the loop holds from before the step, and gradients from before it that
         are gone by the end.
         """
-        gradients = self._held.gradients()
-        staying = sum(size for it, size in gradients.items() if it in self._before)
+        staying = alive_bytes(self._before)
         return self._held.lasting_bytes + staying + given_bytes + stretch.top
+
+    def released_bytes(self) -> int:
+        """Bytes of the gradients from before the step that are gone by now."""
+        there = {it.place: it.size_bytes for it in self._before}
+        return sum(there.values()) - alive_bytes(self._before)
 
     def left_bytes(self, blocks: Mapping[int, int], coming: Container[int]) -> int:
         """Bytes of the `blocks` that the loop holds as the next step begins.

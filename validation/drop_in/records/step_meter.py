@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ...measure.allocator import NO_BLOCKS
 from .held_results import HeldResults
@@ -17,6 +18,21 @@ APART, BACK = "half of another model", "after half of another model"
 _START = ("start", -1)
 Mark = tuple[str, int]
 """What runs from a mark on, and the number of its call."""
+
+
+class Tops(NamedTuple):
+    """The most bytes in both halves of a step, beyond those at the start of its record.
+
+    Attributes
+    ----------
+    forward_bytes
+        Until the first backward begins, with all that was there at the start.
+    backward_bytes
+        Later: some of that may be gone on a CPU, whose record does not tell it.
+    """
+
+    forward_bytes: int
+    backward_bytes: int
 
 
 class StepMeter:
@@ -59,9 +75,23 @@ class StepMeter:
         """Once it has stopped: bytes by address of what the last stretch holds of its own."""
         return self._meter.left_blocks
 
+    @property
+    def held_blocks(self) -> Mapping[int, int]:
+        """Those of what the stretches before it have made, and what is there still."""
+        return self._meter.held_blocks
+
     def behind(self, stretches: list[OutsideBytes]) -> OutsideBytes | None:
         """The stretch behind the last backward; ``None`` if other code has run there."""
         return stretches[-1] if self.marks[-1][0] == OVER else None
+
+    def tops(self, stretches: list[OutsideBytes]) -> Tops:
+        """The most bytes up to the first backward, and from there on, the last stretch apart."""
+        words = [_START[0], *(what for what, _ in self.marks)][: len(stretches) - 1]
+        turn = words.index("backward") if "backward" in words else len(words)
+        # Results of the step before are there at first; the last of these may release them.
+        tops = [max(0, it.top) for it in stretches[: turn - 1]]
+        tops += [max(0, it.level + it.net_most) for it in stretches[turn - 1 : turn]]
+        return Tops(max(tops, default=0), max((it.top for it in stretches[turn:-1]), default=0))
 
     def front(self, first: OutsideBytes, made_before: int, *, is_resident: bool) -> OutsideBytes:
         """The bytes of the code before the first part, from those of the `first` stretch.

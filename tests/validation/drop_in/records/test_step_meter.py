@@ -133,3 +133,14 @@ def test_halves_that_other_models_plan_take_nothing_here():
     apart = [OutsideBytes(it.most, 0) for it in stretches]
     assert meter.before(apart).most == 3
     assert meter.record(apart, calls, NOTHING, 0).after_backward[0].most == 9
+
+
+def test_what_the_step_before_has_left_counts_until_the_first_backward():
+    """The code in front of that may release it, which the stretch's net bytes tell."""
+    meter = StepMeter(Told())
+    run(meter, StepCalls([called((0, 0))]), (0, -1))
+    meter.mark("backward is over", -1)
+    tops = [3, 10, 90, 40, 50, 1000]  # the start, two halves with what follows, what is behind
+    stretches = [OutsideBytes(0, 0, top=it) for it in tops]
+    stretches[2] = OutsideBytes(0, 0, level=5, top=90, net_most=20)
+    assert meter.tops(stretches) == (25, 50)
