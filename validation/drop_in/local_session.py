@@ -27,7 +27,7 @@ from .beside.optimizer_steps import close_all
 from .call_report import describe_calls, describe_checks
 from .checks.added_gradients import AddedGradients, Trained
 from .drop_in_options import DropInOptions
-from .parts.output_uses import OutputUse, gone_among
+from .parts.output_uses import OutputUse, gone_among, results_of
 from .parts.part_sizes import Binding
 from .parts.planned_part import PlannedPart
 from .parts.traced_part import TracedPart
@@ -36,7 +36,7 @@ from .plans.resident_by_kind import Before
 from .plans.step_plans import StepPlans
 from .plans.unmeasured_steps import record_without_measurements
 from .records.step_calls import PartCall, StepCalls
-from .records.step_meter import OVER, Tops
+from .records.step_meter import OVER
 from .records.step_record import Key, StepKind, StepRecord
 from .session import Session
 
@@ -83,7 +83,7 @@ class LocalSession(Session):
         self._is_gauging = False  # whether a step of a rehearsal is measured
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
         self._has_traced = False  # whether graphs have come since a step began
-        self._bytes_at_start = self._passing_at_start = 0  # beside the measured step, as it began
+        self._bytes_at_start = 0  # beside the measured step, as it began
         # What replaces others, and has not run yet, with these.
         self._replacing: list[tuple[TracedPart, TracedPart]] = []
 
@@ -457,10 +457,21 @@ class LocalSession(Session):
                 self._recorder.meter.begins_early = False
         if self._recorder.is_on:
             now = known.resident.now
-            self._bytes_at_start, self._passing_at_start = now.resident_bytes, now.passing_bytes
+            self._bytes_at_start = now.resident_bytes + now.passing_bytes
             self._behind.begin()
+            self._watch_what_may_go(part, arguments)
         elif not self.is_rehearsing and self.plans.is_for_sizes(key, binding):
             self._room.begins(torch.device(part.device))
+
+    def _watch_what_may_go(self, part: TracedPart, arguments: list[Any]) -> None:
+        """Let the record tell of gradients, results and inputs from before it that go."""
+        meter = self._recorder.meter
+        assert meter is not None
+        made = [] if meter.begins_early else part.inputs_among(arguments)
+        plain = (it for it in made if type(it) is torch.Tensor and it.layout is torch.strided)
+        gradients = (it for it in self._held.present_gradients() if it.layout is torch.strided)
+        stale = self._resident.earlier.stale
+        meter.from_before = (*results_of((*plain, *gradients)), *stale)
 
     # -- beside other models ----------------------------------------------------------------------
 
@@ -664,7 +675,7 @@ class LocalSession(Session):
         if reading.record is None:
             return
         if not self.is_rehearsing:
-            self._tell_unmeasured(reading.record, reading.tops)
+            self._tell_unmeasured(reading.record, reading.top_bytes)
         uses: dict[PlannedPart, OutputUse] = {}
         for call in calls.rows:
             if call.use is None and not call.is_done:  # no gradient came for any output
@@ -677,7 +688,7 @@ class LocalSession(Session):
         met = [(call.key, call.use) for call in calls.rows if call.use is not None]
         self._recorder.turns.learn(met, alone=self.plans.learn(reading.record))
 
-    def _tell_unmeasured(self, record: StepRecord, tops: Tops) -> None:
+    def _tell_unmeasured(self, record: StepRecord, top_bytes: int) -> None:
         """Say so where a step that no plan was made for has taken more than the budget.
 
         Not among several models, whose refusals and lines tell of steps of them all.
@@ -687,12 +698,7 @@ class LocalSession(Session):
             return
         if self.plans.is_lifted or all(it in known.numbers for it in record.keys):
             return
-        before = self._bytes_at_start + calls.rows[0].shared_bytes
-        is_cpu = calls.rows[0].part.device == "cpu"  # a device's own count tells what is released
-        released = self._behind.released_bytes() if is_cpu else 0
-        peak = before + max(
-            self._passing_at_start + tops.forward_bytes, tops.backward_bytes - released
-        )
+        peak = self._bytes_at_start + calls.rows[0].shared_bytes + top_bytes
         if peak > self.budget_bytes:
             self._tell(
                 f"first steps have taken up to {format_bytes(peak)}, more than the budget: what "

@@ -228,6 +228,11 @@ class Session(ABC):
         if not torch.is_grad_enabled():  # else in a step, or without anything to train
             self._resident.earlier.add_evaluation(outputs)
 
+    def note_outputs(self, outputs: Any) -> None:
+        """What needs no gradient gives `outputs`, which the loop may hold in later steps."""
+        if not self.is_rehearsing:
+            self._resident.earlier.add_evaluation(outputs)
+
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
         self._step.is_spoiled = True

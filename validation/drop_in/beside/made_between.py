@@ -1,8 +1,9 @@
 """What the loop's code between forward and backward makes, and holds through the next forward.
 
 As logits that the loop has resized, in a variable that the next step assigns anew. The CPU's
-allocator tells what was made in a measured step; as the next one begins, the tensors that are there
-still are looked for. On a CUDA device they are requested bytes like any others.
+allocator tells what was made in a measured step; the tensors there are looked for as its record
+ends, while no address can have become another's, and watched until the next step begins. On a CUDA
+device they are requested bytes like any others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from contextlib import suppress
 
 import torch
 
-from ...measure.allocator import NO_BLOCKS
 from ..parts.output_uses import Result, alive_bytes, results_of
 
 
@@ -23,16 +23,22 @@ class MadeBetween:
     Attributes
     ----------
     num_bytes
-        The most that was found; steps that were not measured leave as much.
+        The most that was held; steps that were not measured leave as much.
     """
 
     def __init__(self) -> None:
         self.num_bytes = 0
-        self._waiting: Mapping[int, int] = NO_BLOCKS
+        self._watched: tuple[Result, ...] = ()
+        self._found: tuple[Result, ...] = ()
 
     def learn(self, blocks: Mapping[int, int]) -> None:
-        """A measured step has made these `blocks`, bytes by address, and holds them at its end."""
-        self._waiting = blocks
+        """A measured step has made these `blocks`, bytes by address, which are there now.
+
+        Notes
+        -----
+        O(objects of the process).
+        """
+        self._watched = _tensors_at(blocks) if blocks else ()
 
     def look(self, counted: Callable[[], Iterable[int]]) -> tuple[Result, ...]:
         """The next step begins: what is there of them, and counts nowhere else.
@@ -41,21 +47,20 @@ class MadeBetween:
         ----------
         counted
             Gives the addresses of what counts elsewhere.
-
-        Notes
-        -----
-        O(objects of the process), and only behind a step that was measured.
         """
-        if not self._waiting:
+        watched, self._watched = self._watched, ()
+        if all(it.is_gone for it in watched):
             return ()
-        places, self._waiting = self._waiting.keys() - {*counted()}, NO_BLOCKS
-        found = _tensors_at(places)
-        if found:  # perhaps in a cycle, as of an error that was caught
-            del found
-            gc.collect()
-            found = _tensors_at(places)
-        self.num_bytes = max(self.num_bytes, alive_bytes(found))
+        gc.collect()  # perhaps in a cycle, as of an error that was caught
+        places = {*counted()}
+        found = tuple(it for it in watched if not it.is_gone and it.place not in places)
+        self._found, self.num_bytes = found, max(self.num_bytes, alive_bytes(found))
         return found
+
+    @property
+    def unseen_bytes(self) -> int:
+        """Bytes of what the step before has left, beyond what is watched."""
+        return self.num_bytes - alive_bytes(self._found)
 
 
 def _tensors_at(places: Container[int]) -> tuple[Result, ...]:

@@ -107,14 +107,16 @@ class ResidentBytes:
             self.earlier.stale = []
             return 0, 0
         few = int(budget_bytes * _FEW)
-        made = self.made.look(self._held.counted_places)
-        self.earlier.add(made)
+        self.earlier.add(self.made.look(self._counted_places))
         found = self.earlier.begin_step(self._step.given, lambda: self._held.places, few)
-        unseen = 0 if made or self.made.num_bytes <= few else self.made.num_bytes
+        unseen = self.made.unseen_bytes if self.made.num_bytes > few else 0
         if self.earlier.stale:
             self.watched_bytes = found
             return found + unseen, 0
         return unseen, _room_for(found)
+
+    def _counted_places(self) -> set[int]:
+        return self._held.counted_places() | self.earlier.places()
 
     def leave(self, calls: Iterable[PartCall]) -> None:
         """These calls count as resident from now on."""

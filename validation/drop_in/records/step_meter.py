@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from ...measure.allocator import NO_BLOCKS
+from ..parts.output_uses import Result, bytes_of
 from .held_results import HeldResults
 from .outside_code import OutsideBytes, OutsideMeter, joined
 from .step_calls import PartCall, StepCalls
@@ -20,21 +20,6 @@ Mark = tuple[str, int]
 """What runs from a mark on, and the number of its call."""
 
 
-class Tops(NamedTuple):
-    """The most bytes in both halves of a step, beyond those at the start of its record.
-
-    Attributes
-    ----------
-    forward_bytes
-        Until the first backward begins, with all that was there at the start.
-    backward_bytes
-        Later: some of that may be gone on a CPU, whose record does not tell it.
-    """
-
-    forward_bytes: int
-    backward_bytes: int
-
-
 class StepMeter:
     """The record of one step.
 
@@ -47,6 +32,8 @@ class StepMeter:
         The results of the calls, watched until the step ends.
     begins_early
         Whether the record began before the code before the first part.
+    from_before
+        What was there as the record began, and may go: as it does, its bytes are free.
     """
 
     def __init__(self, meter: OutsideMeter) -> None:
@@ -54,10 +41,15 @@ class StepMeter:
         self.marks: list[Mark] = []
         self.results = HeldResults()
         self.begins_early = True
+        self.from_before: tuple[Result, ...] = ()
         meter.start()
 
     def mark(self, what: str, number: int, watched: Mapping[int, int] = NO_BLOCKS) -> None:
         """Note what is about to run."""
+        there = tuple(it for it in self.from_before if not it.is_gone)
+        if len(there) < len(self.from_before):
+            before, self.from_before = self.from_before, there
+            self.release(bytes_of(before) - bytes_of(there))
         self._meter.mark(watched)
         self.marks.append((what, number))
 
@@ -84,14 +76,14 @@ class StepMeter:
         """The stretch behind the last backward; ``None`` if other code has run there."""
         return stretches[-1] if self.marks[-1][0] == OVER else None
 
-    def tops(self, stretches: list[OutsideBytes]) -> Tops:
-        """The most bytes up to the first backward, and from there on, the last stretch apart."""
+    def top_bytes(self, stretches: list[OutsideBytes]) -> int:
+        """The most bytes beyond those at the start of the record, the last stretch apart."""
         words = [_START[0], *(what for what, _ in self.marks)][: len(stretches) - 1]
         turn = words.index("backward") if "backward" in words else len(words)
-        # Results of the step before are there at first; the last of these may release them.
-        tops = [max(0, it.top) for it in stretches[: turn - 1]]
-        tops += [max(0, it.level + it.net_most) for it in stretches[turn - 1 : turn]]
-        return Tops(max(tops, default=0), max((it.top for it in stretches[turn:-1]), default=0))
+        tops = [it.top for it in stretches[:-1]]
+        # In front of the first backward results of the step before may go.
+        tops[turn - 1] = stretches[turn - 1].level + stretches[turn - 1].net_most
+        return max(0, *tops)
 
     def front(self, first: OutsideBytes, made_before: int, *, is_resident: bool) -> OutsideBytes:
         """The bytes of the code before the first part, from those of the `first` stretch.

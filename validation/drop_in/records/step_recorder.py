@@ -14,7 +14,7 @@ from ..parts.planned_part import PlannedPart
 from .outside_code import OutsideBytes, OutsideMeter, outside_meter
 from .present_step import PresentStep
 from .record_turns import RecordTurns
-from .step_meter import APART, BACK, StepMeter, Tops
+from .step_meter import APART, BACK, StepMeter
 from .step_record import NOTHING, StepRecord
 
 _all: weakref.WeakSet[StepRecorder] = weakref.WeakSet()
@@ -33,15 +33,15 @@ class StepReading(NamedTuple):
     left_blocks, held_blocks
         Bytes by address of what that code has allocated, and what all before it has, and is there
         when the record ends.
-    tops
-        The most bytes of the step before that code.
+    top_bytes
+        The most bytes of the step before that code, beyond those at the start of the record.
     """
 
     record: StepRecord | None
     behind: OutsideBytes | None
     left_blocks: Mapping[int, int]
     held_blocks: Mapping[int, int]
-    tops: Tops
+    top_bytes: int
 
 
 class StepRecorder:
@@ -174,7 +174,7 @@ class StepRecorder:
             self.turns.misses()
             return None
         if step.is_spoiled:
-            return StepReading(None, None, NO_BLOCKS, meter.held_blocks, Tops(0, 0))
+            return StepReading(None, None, NO_BLOCKS, meter.held_blocks, 0)
         if stretches is None:
             self.turns.is_missing = True
             return None
@@ -184,5 +184,5 @@ class StepRecorder:
                 meter.before(stretches), step.made_before, is_resident=is_resident
             )
         record = meter.record(stretches, step.calls, self._front, passing_bytes)
-        behind, tops = meter.behind(stretches), meter.tops(stretches)
-        return StepReading(record, behind, meter.left_blocks, meter.held_blocks, tops)
+        behind, top = meter.behind(stretches), meter.top_bytes(stretches)
+        return StepReading(record, behind, meter.left_blocks, meter.held_blocks, top)

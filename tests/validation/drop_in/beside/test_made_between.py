@@ -20,7 +20,22 @@ def test_what_is_there_still_is_found_once():
     assert [it.size_bytes for it in found] == [400]
     assert made.num_bytes == 400
     assert made.look(lambda: pytest.fail("nothing is looked for")) == ()
-    assert made.num_bytes == 400  # of later steps nothing tells
+    assert (made.num_bytes, made.unseen_bytes) == (400, 0)
+    del held
+    assert made.unseen_bytes == 400  # of later steps nothing tells
+
+
+def test_what_has_come_to_an_address_meanwhile_is_another():
+    """As the noise that the next step draws where the last one's image was."""
+    made, tensor = MadeBetween(), torch.zeros(1 << 16)
+    blocks = bytes_by_place(tensor)
+    made.learn(blocks)
+    for _ in range(100):
+        del tensor
+        tensor = torch.zeros(1 << 16)
+        if bytes_by_place(tensor) == blocks:
+            break
+    assert made.look(tuple) == ()
 
 
 def test_what_waits_in_a_cycle_is_not_held():
