@@ -711,6 +711,9 @@ class LocalSession(Session):
         budget = self.budget_bytes
         if self.peak_bytes is None or budget is None:
             return
+        lines, self.lines_of_call = self.lines_of_call, None
+        for line in lines(budget) if lines is not None else ():
+            self._tell(line, PlainStepWarning)
         for measured in (self._optimizers, self._behind, self._evaluations):
             for line in measured.new_lines(budget):
                 self._tell(line, PlainStepWarning)

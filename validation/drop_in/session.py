@@ -73,6 +73,8 @@ class Session(ABC):
         Whether the model has got its budget, and was not called since.
     cast
         What stands for the block of autocast in which the last call has begun; or ``None``.
+    lines_of_call
+        Gives the lines on what giving the budget took, once that is known in bytes.
     """
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
@@ -91,6 +93,7 @@ class Session(ABC):
         self._recorder = StepRecorder(self._step, self._end_record)
         self.awaits_call = False
         self.cast: Any = None
+        self.lines_of_call: Callable[[int], Iterator[str]] | None = None
         self._optimizers = OptimizerSteps(held, self._resident.around_bytes, self.is_trained)
         self._forgotten = Forgotten()
         self._breaks_before = breaks_so_far()
