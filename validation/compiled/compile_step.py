@@ -12,7 +12,6 @@ from schedsim import Graph, Schedule, simulate
 
 from ..capture.captured import CapturedGraph
 from ..capture.program import Call, Program
-from ..capture.to_graph import to_graph
 from ..costs.measured import measure_call
 from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
@@ -67,10 +66,7 @@ def _narrower(program: Program, wide: Program, groups: Groups) -> Program | None
 
 def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> CapturedGraph:
     """`captured` as the step that runs `program`; times are zero."""
-    storages = {captured.program.values[v].storage for v in captured.program.constants}
-    constants = sum(captured.program.storages[s].size_bytes for s in storages)
-    name, static = captured.graph.name, captured.graph.static_bytes - constants
-    graph = to_graph(program, name, static)
+    found = captured.with_program(program)
     places = [c for c in program.calls if isinstance(c.target, FusedGroup)]
     num_ops = sum(c.target.num_ops for c in places if isinstance(c.target, FusedGroup))
     distinct = len({c.target for c in places})
@@ -81,9 +77,7 @@ def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> 
     if any(call.target is inductor.draw_seeds for call in program.calls):
         note += "; dropout draws the numbers of compiled dropout"
     return replace(
-        captured,
-        program=program,
-        graph=graph,
+        found,
         notes=(*captured.notes, note),
         join=StepJoiner(program, groups, torch.device(captured.backend)),
     )

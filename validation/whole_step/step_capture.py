@@ -22,6 +22,7 @@ from ..capture import CapturedGraph, capture
 from ..capture.capture import record_step
 from ..capture.program import generator_states_bytes
 from ..capture.program_builder import NoLossError
+from ..capture.summed_gradients import with_summed_gradients
 from ..compiled.compile_step import compiled_where_it_works
 from ..costs import counted_costs, device_costs
 from ..guards.reach import Reach
@@ -264,6 +265,8 @@ def _by_op(
             hint="level='block'",
         )
     captured: CapturedGraph = capture(model, inputs, loss, kwargs=keywords, recorded=recorded)
+    if micro:
+        captured = with_summed_gradients(captured)
     if settings.compile and captured.runnable:
         captured = compiled_where_it_works(captured)
     if not captured.runnable:
@@ -306,7 +309,7 @@ def _with_costs(
         costs = counted_costs(captured, costs)
     captured = captured.with_costs(costs)
     static = captured.graph.static_bytes
-    # From the second micro-batch on, gradients exist before the step; so may the caller's.
+    # Sums of gradients exist before each micro-batch, which adds to them; so may the caller's.
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     kept = state.gradients_bytes * (int(settings.keep_gradients) + int(several))
     captured = captured.with_state(added + kept)

@@ -266,9 +266,8 @@ def _feasible(captured: CapturedStep, plan: Plan, settings: Settings) -> Plan:
                 else ""
             ),
             plan=plan,
-            hint=(f"budget={least}, " if least else "give more, ")
-            + ("a smaller optimizer state, " if settings.optimizer else "")
-            + "accumulate='auto' (micro-batches), or chunk='auto'"
+            hint=(f"budget={least}" if least else "give more")
+            + (", or a smaller optimizer state" if settings.optimizer else "")
             + plan.least.growing_hint,
         )
     return plan
