@@ -66,8 +66,8 @@ class CapturedGraph:
         From a schedule's runs to the runs in their place, as `compiled.joining.JoinedRuns`;
         ``None`` to run the schedule unchanged.
     narrower : callable or None
-        Makes the same step of a graph that fits smaller budgets and is slower; it gives ``None``
-        where there is none.
+        Makes the same step of a graph that fits smaller budgets and is slower, which may have one
+        of its own; it gives ``None`` where there is none.
     """
 
     graph: Graph

@@ -278,20 +278,24 @@ def _by_op(
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
     finish = partial(_with_costs, model, settings, state, added)
-    found = replace(finish(captured, (inputs, keywords)), output_class=own.output_class)
-    make = captured.narrower
-    known: list[CapturedStep | None] = []
-    if make is None:
-        return found
 
-    def narrower(given: Any) -> CapturedStep | None:
-        if not known:
-            with _kept_random_numbers(model):
-                graph = make()
-                known.append(None if graph is None else finish(graph, given))
-        return known[0] and replace(known[0], output_class=own.output_class)
+    def step_of(graph: CapturedGraph, given: Any) -> CapturedStep:
+        found = replace(finish(graph, given), output_class=own.output_class)
+        make = graph.narrower
+        known: list[CapturedStep | None] = []
+        if make is None:
+            return found
 
-    return replace(found, narrower=narrower)
+        def narrower(given: Any) -> CapturedStep | None:
+            if not known:
+                with _kept_random_numbers(model):
+                    smaller = make()
+                    known.append(None if smaller is None else step_of(smaller, given))
+            return known[0]
+
+        return replace(found, narrower=narrower)
+
+    return step_of(captured, (inputs, keywords))
 
 
 def _with_costs(
