@@ -40,7 +40,7 @@ _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
 _FIRST_SHARE, _SMALL_GAP = 1 / 8, 0.001
 """Share of that work with which a search begins, and the gap to the bound that is small enough."""
 _STATE_TRIES = 4
-_MUCH_REPEATED = 0.1
+_MUCH_REPEATED = 0.2
 """Share of a step's time that repeats take where smaller groups are tried: code is compiled."""
 
 
