@@ -51,7 +51,7 @@ from ..torch_private.graph_halves import Strides, compiled_in_halves
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.replaced_data import break_at_replaced_data
 from ..torch_private.sharded_groups import gathers_around
-from ..torch_private.skipped_frames import breaks_so_far, name_of, skipped_code
+from ..torch_private.skipped_frames import breaks_so_far, given_to, name_of, skipped_code
 from ..torch_private.storage_refs import share_of
 from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
@@ -270,6 +270,9 @@ class _Frames:
                     PlainStepWarning,
                 )
             return
+        around = _session_around(options_of(frame)) if torch.is_grad_enabled() else None
+        if around is not None:
+            around.traces_around(given_to(frame))
         self._skipped.append(skipped)
         if len(self._skipped) > 1:
             return
@@ -316,6 +319,15 @@ def _known_session(options: Mapping[str, Any] | None) -> Session:
             oldest, _ = _sessions.popitem(last=False)
             _uncalled.discard(oldest)
     return _sessions[key][1]
+
+
+def _session_around(options: Mapping[str, Any]) -> Session | None:
+    """The session of a function of which no graph may have come yet."""
+    if id(options) not in _sessions:
+        if not _is_valid(options):  # which it raises when it is called
+            return None
+        _uncalled.add(id(options))
+    return _known_session(options)
 
 
 def _see_modules() -> None:

@@ -37,7 +37,8 @@ from .plans.step_plans import StepPlans
 from .plans.unmeasured_steps import record_without_measurements
 from .records.step_calls import PartCall, StepCalls
 from .records.step_meter import OVER
-from .records.step_record import Key, StepKind, StepRecord
+from .records.step_record import Key, StepKind
+from .records.step_recorder import StepReading
 from .session import Session
 
 
@@ -84,6 +85,9 @@ class LocalSession(Session):
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
         self._has_traced = False  # whether graphs have come since a step began
         self._bytes_at_start = 0  # beside the measured step, as it began
+        self._follows = False  # whether another step of the loop has run before it
+        self._front_peak = 0  # of its forward, while all was there that the step before has left
+        self._most_put_off = 0  # bytes of steps whose refusal was put off
         # What replaces others, and has not run yet, with these.
         self._replacing: list[tuple[TracedPart, TracedPart]] = []
 
@@ -192,6 +196,7 @@ class LocalSession(Session):
         self._leave_behind()
         if not self._step.calls.is_open:
             self._begin_step(part, arguments, binding)
+        self._resident.around.reads(part.inputs_among(arguments))
         self._recorder.half_begins(len(self._step.calls.rows), part.inputs_among(arguments))
         self._mark("forward", len(self._step.calls.rows))
         key = self._step.calls.key_of(index, part)
@@ -458,6 +463,7 @@ class LocalSession(Session):
         if self._recorder.is_on:
             now = known.resident.now
             self._bytes_at_start = now.resident_bytes + now.passing_bytes
+            self._follows = self._last_first is not None
             self._behind.begin()
             self._watch_what_may_go(part, arguments)
         elif not self.is_rehearsing and self.plans.is_for_sizes(key, binding):
@@ -487,11 +493,15 @@ class LocalSession(Session):
             raise error
         # Frames of the forward that goes on would keep all that it makes.
         error.__traceback__ = error.__context__ = error.__cause__ = None
-        budget = format_bytes(self.budget_bytes or 0)
+        budget, least = format_bytes(self.budget_bytes or 0), error.min_feasible_bytes or 0
+        if self._most_put_off and least <= self._most_put_off:
+            return
+        self._most_put_off = max(1, least)
+        known = f" (as far as they are known, they take {format_bytes(least)})" if least else ""
         self._tell(
             f"steps do not fit {budget}: those of several models run on by schedules of little "
-            "memory, and may exceed it, until the steps of each were seen, so that the refusal "
-            "names a budget for all",
+            f"memory, and may exceed it{known}, until the steps of each were seen, so that the "
+            "refusal names a budget for all",
             ReplannedWarning,
         )
 
@@ -619,6 +629,8 @@ class LocalSession(Session):
                 result for call in self._step.calls.rows for result in call.results
             )
             self._recorder.turns.step_ends()
+            if calls.rows:
+                self._resident.around.step_ends(self._held.places)
         self._step.end()
         self._coming = None
         self._see_failed_backward()
@@ -675,7 +687,7 @@ class LocalSession(Session):
         if reading.record is None:
             return
         if not self.is_rehearsing:
-            self._tell_unmeasured(reading.record, reading.top_bytes)
+            self._tell_unmeasured(reading)
         uses: dict[PlannedPart, OutputUse] = {}
         for call in calls.rows:
             if call.use is None and not call.is_done:  # no gradient came for any output
@@ -688,7 +700,7 @@ class LocalSession(Session):
         met = [(call.key, call.use) for call in calls.rows if call.use is not None]
         self._recorder.turns.learn(met, alone=self.plans.learn(reading.record))
 
-    def _tell_unmeasured(self, record: StepRecord, top_bytes: int) -> None:
+    def _tell_unmeasured(self, reading: StepReading) -> None:
         """Say so where a step that no plan was made for has taken more than the budget.
 
         Not among several models, whose refusals and lines tell of steps of them all.
@@ -696,13 +708,29 @@ class LocalSession(Session):
         known, calls = self.plans.known, self._step.calls
         if known.is_share or self.budget_bytes is None or self._has_others():
             return
-        if self.plans.is_lifted or all(it in known.numbers for it in record.keys):
+        assert reading.record is not None
+        if self.plans.is_lifted or all(it in known.numbers for it in reading.record.keys):
             return
-        peak = self._bytes_at_start + calls.rows[0].shared_bytes + top_bytes
+        before = self._bytes_at_start + calls.rows[0].shared_bytes
+        peak = before + reading.top_bytes
         if peak > self.budget_bytes:
             self._tell(
                 f"first steps have taken up to {format_bytes(peak)}, more than the budget: what "
                 "the loop takes outside of the graphs is not known before one is measured",
+                PlainStepWarning,
+            )
+        elif self._follows and not self._resident.made.num_bytes:
+            self._front_peak = before + reading.front_top_bytes
+
+    def _tell_made(self, budget_bytes: int) -> None:
+        """Say so where a first step exceeded it by what the loop had made in the one before it."""
+        peak, made = self._front_peak, self._resident.made.num_bytes
+        self._front_peak = 0
+        if peak and peak + made > budget_bytes:
+            self._tell(
+                f"first steps have taken up to {format_bytes(peak + made)}, more than the budget: "
+                f"{format_bytes(made)} are what the loop makes between forward and backward, and "
+                "holds through the next forward, which is not known before a step is measured",
                 PlainStepWarning,
             )
 
@@ -711,9 +739,14 @@ class LocalSession(Session):
         budget = self.budget_bytes
         if self.peak_bytes is None or budget is None:
             return
+        self._tell_made(budget)
         lines, self.lines_of_call = self.lines_of_call, None
         for line in lines(budget) if lines is not None else ():
             self._tell(line, PlainStepWarning)
+        over = self.peak_bytes + self._resident.around.num_bytes - budget
+        if self.parts[0].device == "cpu" and not self.is_rehearsing:
+            for line in self._resident.around.new_lines(over, self.options.extra_bytes):
+                self._tell(line, PlainStepWarning)
         for measured in (self._optimizers, self._behind, self._evaluations):
             for line in measured.new_lines(budget):
                 self._tell(line, PlainStepWarning)

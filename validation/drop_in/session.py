@@ -205,6 +205,11 @@ class Session(ABC):
                 PlainStepWarning,
             )
 
+    def traces_around(self, inputs: Any) -> None:
+        """Dynamo does not take a function whole, in a call with `inputs`, but graphs within it."""
+        if not self.num_forwards:
+            self._resident.around.see(inputs)
+
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is."""
         close_all()
@@ -353,6 +358,8 @@ class Session(ABC):
         """Note what is about to run: a half of call `number`, or the code after it."""
         if what in ("forward", "backward") and number >= 0:
             self._step.calls.order.append(number if what == "forward" else ~number)
+        if what == "backward":
+            self._optimizers.num_backwards += 1
         self._recorder.mark(what, number, watched)
 
     def _end_record(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from types import CodeType, FrameType
+from typing import Any
 
 import torch._dynamo
 from torch._dynamo.exc import Unsupported
@@ -39,6 +40,12 @@ def skipped_code(
         return None
     new = [why for why, num in breaks_so_far().items() if num > before.get(why, 0)]
     return (code, _first_line(new[-1]) or "its graph breaks") if new else None
+
+
+def given_to(frame: FrameType) -> list[Any]:
+    """What the function is given that Dynamo compiles in `frame`."""
+    found = frame.f_locals.get("locals")
+    return list(found.values()) if isinstance(found, Mapping) else []
 
 
 def name_of(code: CodeType) -> str:

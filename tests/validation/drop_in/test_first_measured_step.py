@@ -19,6 +19,7 @@ from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+from schedsim.units import format_bytes  # noqa: E402
 
 ROWS, WIDTH = 64, 16
 
@@ -112,3 +113,34 @@ def test_the_line_has_what_the_steps_have_taken(zeroes_late):
             step()
             session()._end_step()
         assert len(said_in(caught)) == said, budget
+
+
+def test_what_the_step_before_has_made_is_told_of_where_the_forward_beside_it_was_too_much():
+    """The record of the second step shows alone that the loop holds something through it."""
+    options = {"budget": "1MB", "effort": 0.1, "check": "never"}
+    model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()), torch.randn(ROWS, WIDTH)
+    call = torch.compile(model, backend="schedsim", options=options)
+    fronts, held = [], []
+    session = session_of(options)
+    tell, budget = session._tell_made, 0
+
+    def noted(_budget):
+        # As if this were the budget: with one so near no plan is left, which a refusal says.
+        fronts.append(session._front_peak)
+        tell(fronts[-1] + budget)
+
+    session._tell_made = noted
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            made = call(x).repeat(20, 1)
+            held[:] = [made]
+            budget = made.nbytes - 1
+            made.square().mean().backward()
+            model.zero_grad()
+    forward_bytes = ROWS * WIDTH * 4
+    [front] = filter(None, fronts)
+    assert front >= storage_bytes([*model.parameters(), x]) + forward_bytes
+    [line] = said_in(caught)
+    assert f"up to {format_bytes(front + made.nbytes)}" in line
+    assert f": {format_bytes(made.nbytes)} are what the loop makes" in line

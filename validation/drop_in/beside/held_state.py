@@ -244,8 +244,13 @@ class HeldState:
 
     def has_gradient_for(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether a gradient is there by which `optimizer` trains what is counted here."""
+        return bool(self.gradients_for(optimizer))
+
+    def gradients_for(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """The gradients by which `optimizer` trains what is counted here."""
         parameters = (it for group in optimizer.param_groups for it in group["params"])
-        return any(it.grad is not None and id(it) in self._tensors for it in parameters)
+        counted = (it for it in parameters if id(it) in self._tensors and it.is_leaf)
+        return [it.grad for it in counted if it.grad is not None]
 
     def never_stepped(self) -> list[torch.Tensor]:
         """All that takes gradients here and that no optimizer has stepped.

@@ -23,6 +23,7 @@ from ...measure.cuda import requested_bytes
 from ...torch_private.graph_tasks import in_backward
 from ..records.outside_code import OutsideMeter, outside_meter
 from .held_state import HeldState, may_record
+from .outside_gradients import OutsideGradients
 
 _MOST_LOOKS, _MOST_STEPS = 2, 16
 """Steps of an optimizer that are measured, and steps in which it is tried."""
@@ -91,6 +92,11 @@ class OptimizerSteps:
     is_trained
         Method that is called as a step of an optimizer of the model ends that had a gradient of it;
         it may call the model in its closure. It keeps its object no longer alive.
+
+    Attributes
+    ----------
+    num_backwards
+        Backwards of graphs of the model so far.
     """
 
     def __init__(
@@ -106,6 +112,8 @@ class OptimizerSteps:
         self._num_steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
         self._num_steps = weakref.WeakKeyDictionary()
         self._own: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self.num_backwards = 0
+        self._outside = OutsideGradients(held, others)
         self._open: _Open | None = None
         self._peaks: dict[str, OptimizerPeak] = {}
         self._said: set[tuple[str, bool]] = set()
@@ -113,6 +121,7 @@ class OptimizerSteps:
 
     def begins(self, optimizer: torch.optim.Optimizer) -> None:
         """A step of `optimizer` begins: measure it, if it is this model's and not known yet."""
+        self._outside.begins(optimizer, _backwards_for(optimizer))
         num_steps = self._num_steps.get(optimizer, 0)
         if num_steps >= _MOST_STEPS or self._num_looks.get(optimizer, 0) >= _MOST_LOOKS:
             return
@@ -155,17 +164,19 @@ class OptimizerSteps:
             tell = None if self._is_trained is None else self._is_trained()
             if tell is not None and self._held.has_gradient_for(optimizer):
                 tell()
-        if self._open is None or self._open.optimizer is not optimizer:
-            return
-        self._open.meter.mark()
-        if self._open.is_record:
-            self.close()
+        if self._open is not None and self._open.optimizer is optimizer:
+            self._open.meter.mark()
+            if self._open.is_record:
+                self.close()
+        # On a CUDA device what comes is perhaps being measured already.
+        self._outside.ends(optimizer, may_measure=self._open is None)
 
     def close(self) -> bool:
         """End the record of a step, where the loop goes on; whether there was one."""
+        ended = self._outside.close()
         found, self._open = self._open, None
         if found is None:
-            return False
+            return ended
         stretches = found.meter.stop()
         if len(stretches) == 2:
             step, behind = stretches
@@ -196,6 +207,7 @@ class OptimizerSteps:
                 for line in peak.lines_over(budget_bytes):
                     self._said.add(key)
                     yield line
+        yield from self._outside.new_lines(budget_bytes)
 
     def report(self) -> list[str]:
         """A line for each optimizer, for people."""
@@ -204,6 +216,11 @@ class OptimizerSteps:
             + (f", what follows {format_bytes(peak.behind_bytes)}" if peak.behind_bytes else "")
             for peak in self._peaks.values()
         ]
+
+
+def _backwards_for(optimizer: torch.optim.Optimizer) -> int:
+    """Backwards of graphs so far, of any model of which `optimizer` trains something."""
+    return sum(it.num_backwards for it in list(_all) if it._held.device_of(optimizer) is not None)
 
 
 def close_all() -> bool:

@@ -17,6 +17,7 @@ from ..records.present_step import PresentStep
 from ..records.step_calls import PartCall
 from .earlier_results import EarlierResults
 from .held_state import HeldState
+from .inputs_around import InputsAround
 from .made_between import MadeBetween
 from .process_ledger import Member
 
@@ -49,6 +50,8 @@ class ResidentBytes:
         Bytes of those that are watched in the present step.
     member : Member
         The model among all with a budget.
+    around : InputsAround
+        What functions around the graphs are given.
     others_bytes
         What open steps of other models keep, as the last step began.
     """
@@ -56,6 +59,7 @@ class ResidentBytes:
     def __init__(self, step: PresentStep, held: HeldState) -> None:
         self._step, self._held = step, held
         self.earlier, self.made = EarlierResults(), MadeBetween()
+        self.around = InputsAround()
         self.watched_bytes = 0
         self.member = Member(step, held)
         self.others_bytes = 0

@@ -85,6 +85,12 @@ class StepMeter:
         tops[turn - 1] = stretches[turn - 1].level + stretches[turn - 1].net_most
         return max(0, *tops)
 
+    def front_top_bytes(self, stretches: list[OutsideBytes]) -> int:
+        """The most of them while all that the step before has left is there still."""
+        words = [_START[0], *(what for what, _ in self.marks)][: len(stretches) - 1]
+        turn = words.index("backward") if "backward" in words else len(words)
+        return max(0, *(it.top for it in stretches[: turn - 1]), stretches[turn - 1].level)
+
     def front(self, first: OutsideBytes, made_before: int, *, is_resident: bool) -> OutsideBytes:
         """The bytes of the code before the first part, from those of the `first` stretch.
 

@@ -35,6 +35,8 @@ class StepReading(NamedTuple):
         when the record ends.
     top_bytes
         The most bytes of the step before that code, beyond those at the start of the record.
+    front_top_bytes
+        The most of these while all that the step before has left is there still.
     """
 
     record: StepRecord | None
@@ -42,6 +44,7 @@ class StepReading(NamedTuple):
     left_blocks: Mapping[int, int]
     held_blocks: Mapping[int, int]
     top_bytes: int
+    front_top_bytes: int
 
 
 class StepRecorder:
@@ -174,7 +177,7 @@ class StepRecorder:
             self.turns.misses()
             return None
         if step.is_spoiled:
-            return StepReading(None, None, NO_BLOCKS, meter.held_blocks, 0)
+            return StepReading(None, None, NO_BLOCKS, meter.held_blocks, 0, 0)
         if stretches is None:
             self.turns.is_missing = True
             return None
@@ -185,4 +188,5 @@ class StepRecorder:
             )
         record = meter.record(stretches, step.calls, self._front, passing_bytes)
         behind, top = meter.behind(stretches), meter.top_bytes(stretches)
-        return StepReading(record, behind, meter.left_blocks, meter.held_blocks, top)
+        front = meter.front_top_bytes(stretches)
+        return StepReading(record, behind, meter.left_blocks, meter.held_blocks, top, front)

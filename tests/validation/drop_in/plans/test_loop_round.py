@@ -178,5 +178,7 @@ def test_the_first_refusal_of_a_loop_of_two_models_names_a_budget_that_holds(way
         named = named_by(1_780_000, way)
     assert named is not None
     lines = [str(one.message) for one in said if issubclass(one.category, ReplannedWarning)]
-    assert any("until the steps of each were seen" in line for line in lines)
+    known = [line for line in lines if "until the steps of each were seen" in line]
+    assert known
+    assert all(re.search(r"they take [1-9][0-9.]* [kM]B", line) for line in known)
     assert named_by(named, way) is None

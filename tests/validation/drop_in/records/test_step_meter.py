@@ -146,6 +146,10 @@ def test_what_the_step_before_has_left_counts_until_the_first_backward():
     assert meter.top_bytes(stretches) == 50
     stretches[2] = OutsideBytes(0, 0, level=5, top=90, net_most=70)
     assert meter.top_bytes(stretches) == 75
+    # All of it is there until the stretch in front of the first backward begins.
+    assert meter.front_top_bytes(stretches) == 10
+    stretches[2] = OutsideBytes(0, 0, level=15, top=90, net_most=70)
+    assert meter.front_top_bytes(stretches) == 15
 
 
 def test_what_goes_of_what_was_there_before_is_free_from_the_next_mark_on():
