@@ -10,10 +10,11 @@ from ..errors import SchedsimError
 from ..units import format_bytes, format_bytes_short, format_seconds
 from .app import NO, YES
 from .help import GroupedCommand
-from .options.cluster_options import FIT, ClusterRequest, cluster_options
+from .options.cluster_options import ClusterRequest, cluster_options
 from .options.files import json_option, output_option
 from .options.typed_sizes import SizeType
-from .show import print_facts, print_json, print_table, working
+from .predicted_step import predicted_step
+from .show import print_facts, print_json, print_table
 from .shown.cluster_choice import DEGREES, nothing_fits, search_document, searched, show_choice
 from .shown.cluster_command import command_of
 
@@ -72,15 +73,16 @@ def command(request: ClusterRequest, **asked: Any) -> int:
         for option, name in (("--global-batch", "global_batch"), ("--effort", "effort")):
             if asked[name] is not None:
                 raise SchedsimError(f"{option} belongs to --search", hint="add --search")
-        found = _predicted(request, budget)
+        found = predicted_step(request, budget)
+    settings = _launch(found, asked["launch"])
     if asked["output"] is not None:
         from ..simulation.trace import write_trace
 
         title = f"{found.model.name}, {found.time.timeline_of}"
         write_trace(found.time.timeline, asked["output"], title)
+        click.echo(f"wrote {asked['output']}: open it in ui.perfetto.dev", err=True)
     limit = budget if budget is not None else found.fabric.device.memory_bytes
     host_limit = asked["host_bytes"]
-    settings = _launch(found, asked["launch"])
     if as_json:
         extra: dict[str, Any] = {"launch": settings} if settings is not None else {}
         if host_limit is not None:
@@ -98,25 +100,6 @@ def command(request: ClusterRequest, **asked: Any) -> int:
             click.echo(f"\n{settings}", nl=False)
     hosts_hold = host_limit is None or _on_host_bytes(found) <= host_limit
     return YES if found.reserved_bytes <= limit and hosts_hold else NO
-
-
-def _predicted(request: ClusterRequest, budget: int | None) -> ClusterPrediction:
-    """The prediction; with ``--recompute fit`` of what fits the budget in the least time found."""
-    from ..clusters import cluster, least_recomputation, predict
-
-    words = request.words()
-    fits = words.get("recompute") == FIT
-    if fits:
-        words["recompute"] = "full"
-    with working("simulating the ranks"):
-        found = cluster(request.preset, **words)
-        if not fits:
-            return found
-        limit = budget if budget is not None else found.fabric.device.memory_bytes
-        training = least_recomputation(
-            found.model, found.degrees, found.training, found.fabric, limit
-        )
-        return predict(found.model, found.degrees, training, found.fabric)
 
 
 def _launch(found: ClusterPrediction, framework: str | None) -> str | None:

@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         ),
         *("expandable", "search", "global_batch", "launch"),
     ),
-    "Device and times": ("device", "efficiency", "flash", "times_path"),
+    "Device and times": ("device", "efficiency", "flash", "network", "times_path"),
     "Output": ("output", "certificate", "as_json", "help"),
 }
 

@@ -17,8 +17,8 @@ class Degrees:
     fsdp
         Ranks that share parameters, gradients and optimizer state (ZeRO).
     replicate
-        Replicas of each such group, whose gradients are averaged (HSDP; plain data parallelism if
-        `fsdp` is 1).
+        Replicas of each such group, whose gradients are averaged (HSDP, or instances of Megatron's
+        distributed optimizer; plain data parallelism if `fsdp` is 1).
     tensor
         Ranks that split every matrix product, and the sequence between products.
     pipeline

@@ -20,8 +20,8 @@ class EndSeconds:
     """Of embedding, head and loss of a stage: for a micro-batch, and once a step.
 
     `embed_s` and `embed_back_s` are the embedding's part of `forward_s` and `backward_s`.
-    `unpack_s` and `pack_s` are what moves its gathered parameters and its gradients, `gather_s` and
-    `reduce_s` their messages. None of them is the optimizer's.
+    `unpack_s` and `pack_s` are what moves its gathered parameters and its gradients, `gather_s`,
+    `reduce_s` and `average_s` their messages. None of them is the optimizer's.
     """
 
     forward_s: float = 0.0
@@ -30,13 +30,14 @@ class EndSeconds:
     unpack_s: float = 0.0
     pack_s: float = 0.0
     reduce_s: float = 0.0
+    average_s: float = 0.0
     embed_s: float = 0.0
     embed_back_s: float = 0.0
 
     @property
     def once_s(self) -> float:
         """Once a step."""
-        return self.gather_s + self.unpack_s + self.pack_s + self.reduce_s
+        return self.gather_s + self.unpack_s + self.pack_s + self.reduce_s + self.average_s
 
 
 def end_seconds(
@@ -69,6 +70,7 @@ def end_seconds(
         of("unpack"),
         of("pack", "cut"),
         of("reduce"),
+        of("average"),
         of("embed"),
         of("rows'", "embed'", "own"),
     )
@@ -82,12 +84,13 @@ class LayerOnce:
     unpack_s: float
     pack_s: float
     reduce_s: float
+    average_s: float
     sum_s: float
 
     @property
     def total_s(self) -> float:
         """Gathered once, and reduced once."""
-        return self.gather_s + self.unpack_s + self.pack_s + self.reduce_s
+        return self.gather_s + self.unpack_s + self.pack_s + self.reduce_s + self.average_s
 
 
 def layer_once(
@@ -101,15 +104,16 @@ def layer_once(
     """Of `layer`, whose parameters are gathered in so many bytes."""
     count, shard = layer_share(model, degrees, layer), layer_shard(model, degrees, layer)
     unit = UnitSeconds(degrees, training, fabric)
-    reduce_s = unit.reduce_s(count, shard)
+    reduce_s, average_s = unit.reduce_s(count), unit.average_s(shard)
     if training.state != "fsdp2":
-        return LayerOnce(0.0, 0.0, 0.0, reduce_s, 0.0)
+        return LayerOnce(0.0, 0.0, 0.0, reduce_s, average_s, 0.0)
     pack_s = unit.pack_s(count)
     return LayerOnce(
         unit.link_s(gathered_bytes),
         unit.unpack_s(gathered_bytes),
         pack_s,
         reduce_s,
+        average_s,
         unit.sum_s(count),
     )
 

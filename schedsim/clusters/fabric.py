@@ -170,7 +170,7 @@ _NODES: dict[str, tuple[str, float, float, float]] = {
     "h100-80gb": ("h100", 450, 50, 0.65),
     "h100": ("h100", 450, 50, 0.65),
     "h200": ("h200", 450, 50, 0.65),
-    "h100-96gb": ("h100", 450, 50, 0.53),
+    "h100-96gb": ("h100", 450, 50, 0.50),
     "a100-80gb": ("a100-80gb", 300, 25, 0.68),
     "a100-40gb": ("a100-40gb", 300, 25, 0.68),
 }
@@ -194,7 +194,9 @@ def flash_share(name: str) -> float:
     return 0.5 if name[:4] in _HOPPER else 1.0
 
 
-def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fabric:
+def get_fabric(
+    name: str, efficiency: float | None = None, flash: int = 2, network: float | None = None
+) -> Fabric:
     """A cluster of nodes with eight devices called `name`.
 
     ``h100-96gb`` is the device of Grand Teton nodes: 96 GB at 2.4 TB/s, limited to 500 W. Devices
@@ -209,6 +211,9 @@ def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fa
         Which FlashAttention runs, or a kernel as fast: 1, 2 (as in PyTorch since 2.2) or, on
         Hopper, 3 (as cuDNN's, which Transformer Engine takes there). The second is as fast as
         matrix products, on Hopper half as fast.
+    network
+        GB/s that one device sends to other nodes, at most: 6.25 where a node of eight has 400 Gb/s.
+        By default 50, and 25 of an A100.
 
     Raises
     ------
@@ -225,6 +230,10 @@ def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fa
     if efficiency is not None and not 0 < efficiency <= 1:
         raise SchedsimError(
             f"--efficiency {efficiency} is not in (0, 1]", hint="0.5 is half of the peak"
+        )
+    if network is not None and (isinstance(network, bool) or not 0 < network < math.inf):
+        raise SchedsimError(
+            f"--network {network!r} is no number of GB/s", hint="6.25 is 400 Gb/s for eight devices"
         )
     hopper = name[:4] in _HOPPER
     if isinstance(flash, bool) or flash not in _FLASH:
@@ -253,9 +262,18 @@ def get_fabric(name: str, efficiency: float | None = None, flash: int = 2) -> Fa
         device,
         calibrated if efficiency is None else efficiency,
         near * 1e9,
-        far * 1e9,
+        (far if network is None else network) * 1e9,
         float8_gain=2.0 if hopper else 0.0,
         attention_share=_FLASH[flash] * flash_share(name),
         host_bytes_per_s=LINKS["pcie4" if name.startswith("a100") else "pcie5"].bytes_per_s,
         is_assumed=name not in _NODES,
     )
+
+
+def check_network(network: float | None, devices: int, fabric: Fabric) -> None:
+    """Raise `SchedsimError` where a `network` is given to devices that need none."""
+    if network is not None and devices <= fabric.per_node:
+        raise SchedsimError(
+            f"--network changes nothing here: {devices} devices are in one node",
+            hint=f"nodes have {fabric.per_node}: leave it out",
+        )

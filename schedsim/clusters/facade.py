@@ -10,7 +10,7 @@ from ..errors import SchedsimError, did_you_mean
 from ..workloads.architecture import Architecture
 from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
-from .fabric import get_fabric
+from .fabric import check_network, get_fabric
 from .libraries import Libraries
 from .prediction import ClusterPrediction, predict
 from .training import Training
@@ -96,6 +96,7 @@ def cluster(
     device: str = "h100-80gb",
     efficiency: float | None = None,
     flash: int = 2,
+    network: float | None = None,
     **options: Any,
 ) -> ClusterPrediction:
     """Memory of every rank and time of a training step on a cluster.
@@ -114,6 +115,8 @@ def cluster(
         Share of the device's arithmetic peak that its ops reach, in (0, 1]; calibrated by default.
     flash
         Which FlashAttention runs: 1, 2, or on Hopper 3.
+    network
+        GB/s that one device sends to other nodes; by default 50, and 25 of an A100.
     **options
         Degrees (``fsdp``, ``replicate``, ``tensor``, ``pipeline``, ``context``, ``expert``) and
         settings (``seq``, ``batch``, ``recompute``, ...), the fields of
@@ -142,10 +145,8 @@ def cluster(
     (8, True)
     """
     model = get_architecture(preset)
-    degrees, settings = split_options(with_libraries(options, model))
-    return predict(
-        model,
-        whole_degrees(devices, degrees),
-        Training(**settings),
-        get_fabric(device, efficiency, flash),
-    )
+    given, settings = split_options(with_libraries(options, model))
+    degrees = whole_degrees(devices, given)
+    fabric = get_fabric(device, efficiency, flash, network)
+    check_network(network, degrees.num_devices, fabric)
+    return predict(model, degrees, Training(**settings), fabric)

@@ -23,7 +23,7 @@ from ..units import format_bytes_short, parse_bytes
 from ..workloads.architecture import Architecture
 from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
-from .fabric import Fabric, get_fabric
+from .fabric import Fabric, check_network, get_fabric
 from .facade import split_options, with_libraries
 from .kept_names import without_host
 from .launch_settings import check_framework, has_order, plain_policies
@@ -39,7 +39,7 @@ from .recompute_ladder import PLAIN, RecomputeLadder, setting
 from .search_space import SearchSpace, StepSettings, spread
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
-from .training import Training
+from .training import Training, flag_of
 
 EFFORT_LAYERS = 1000
 """Layers x micro-batches that are simulated for one unit of effort: about a second on one core.
@@ -396,8 +396,8 @@ def choose(
         keeps may lie in host memory (true by default), and ``host_bytes``: the most of it for each
         device (no limit by default). And ``framework``: one of
         `schedsim.clusters.launch_settings.FRAMEWORKS`, whose settings have to say the step: one
-        recomputation for all ranks, of those that it has words for. And ``flash``, as in
-        `schedsim.cluster`.
+        recomputation for all ranks, of those that it has words for. And ``flash`` and
+        ``network``, as in `schedsim.cluster`.
 
     Returns
     -------
@@ -417,7 +417,8 @@ def choose(
     budget_bytes = _budget(budget_bytes)
     if effort < 1:
         raise SchedsimError(f"--effort {effort} is not 1 or more", hint="40 by default")
-    fabric = get_fabric(device, efficiency, options.pop("flash", 2))
+    network = options.pop("network", None)
+    fabric = get_fabric(device, efficiency, options.pop("flash", 2), network)
     model = get_architecture(preset)
     keep, offload = options.pop("keep", True), options.pop("offload", True)
     for name, value in (("keep", keep), ("offload", offload)):
@@ -433,6 +434,7 @@ def choose(
         check_framework(framework)
     space = _space(devices, global_batch, with_libraries(options, model))
     check_device(space.training, fabric)
+    check_network(network, devices, fabric)
     search = _Search(
         model,
         fabric,
@@ -547,7 +549,7 @@ def _budget(value: float | str) -> int:
 def _space(devices: int, global_batch: int, options: dict[str, Any]) -> SearchSpace:
     for name in _CHOSEN:
         if name in options:
-            raise SchedsimError(f"{name} is chosen by the search", hint="leave it out")
+            raise SchedsimError(f"{flag_of(name)} is chosen by the search", hint="leave it out")
     for name, value in (("--devices", devices), ("--global-batch", global_batch)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise SchedsimError(f"{name} {value!r} is not a whole number, 1 or more")

@@ -18,6 +18,8 @@ from .training import Training
 FRAMEWORKS = ("torchtitan", "megatron")
 POLICIES = {"torchtitan": ("none", "selective", "full"), "megatron": ("none", "full:1/2", "full")}
 """What a framework can recompute, the same on all ranks: entries of `RecomputeLadder`."""
+_GROWING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_OF_2025 = "# a job file of torchtitan up to 0.2; since 2026 it takes options of the command line\n"
 # torchtitan looks orders up in PyTorch's `get_schedule_class`, which has no ZB-H1.
 _ORDERS = {
     "torchtitan": {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"},
@@ -100,6 +102,16 @@ def _check(found: ClusterPrediction, framework: str) -> None:
         ),
         (training.state == "bf16" and not titan, "no state that is all in bf16", "--state"),
         (training.state == "megatron" and titan, "no ZeRO-1 state", "--state fsdp2"),
+        (
+            titan and _is_plain(degrees, training) and degrees.num_devices > _plain_ranks(degrees),
+            "no plain data parallelism beside other degrees",
+            "--state fsdp2, and --fsdp 2 or more",
+        ),
+        (
+            titan and training.state == "fsdp2" and _is_plain(degrees, training),
+            "another mixed precision where nothing is sharded",
+            "--fsdp 2 or more",
+        ),
         (training.loss_chunks > 1, "no chunks of the loss in these settings", "--loss-chunks 1"),
         (training.eager_attention and titan, "no eager attention", "leave it out"),
         (training.float8 and titan and not training.compiled, "no eager 8 bits", "add --compile"),
@@ -121,6 +133,11 @@ def _check(found: ClusterPrediction, framework: str) -> None:
             "--state megatron",
         ),
         (
+            fsdp2 and not titan and degrees.replicate > 1,
+            "no replicas of FSDP2",
+            "--state megatron, or leave --replicate out",
+        ),
+        (
             fsdp2 and not titan and found.model.tied,
             "no FSDP2 for tied embeddings",
             "--state megatron",
@@ -128,6 +145,22 @@ def _check(found: ClusterPrediction, framework: str) -> None:
     ):
         if refused:
             raise UnsupportedError(f"{name} has {what}", hint=hint)
+
+
+def _plain_ranks(degrees: Degrees) -> int:
+    """Data-parallel ranks."""
+    return degrees.fsdp * degrees.replicate
+
+
+def _is_plain(degrees: Degrees, training: Training) -> bool:
+    """Whether several data-parallel ranks hold all parameters: what is in bf16 is not sharded."""
+    shards = 1 if training.state == "bf16" else degrees.shards
+    return shards == 1 and _plain_ranks(degrees) > 1
+
+
+def _allocator(training: Training) -> str:
+    """What to set beside these settings, as a comment."""
+    return f"# with {_GROWING}\n" if training.expandable else ""
 
 
 def _torchtitan(found: ClusterPrediction) -> str:
@@ -156,9 +189,10 @@ def _torchtitan(found: ClusterPrediction) -> str:
         "seq_len": training.seq,
         "dtype": "bfloat16" if training.state == "bf16" else "float32",
     }
+    plain = _is_plain(degrees, training)
     tables["parallelism"] = {
-        "data_parallel_replicate_degree": degrees.replicate,
-        "data_parallel_shard_degree": degrees.fsdp,
+        "data_parallel_replicate_degree": _plain_ranks(degrees) if plain else degrees.replicate,
+        "data_parallel_shard_degree": 1 if plain else degrees.fsdp,
         "tensor_parallel_degree": degrees.tensor,
         "enable_async_tensor_parallel": training.async_tensor,
         "pipeline_parallel_degree": degrees.pipeline,
@@ -194,7 +228,8 @@ def _torchtitan(found: ClusterPrediction) -> str:
         "\n".join([f"[{title}]", *(f"{key} = {_toml(value)}" for key, value in rows.items()), ""])
         for title, rows in tables.items()
     )
-    return text if known else f"# torchtitan has no model like {found.model.name}\n{text}"
+    unknown = "" if known else f"# torchtitan has no model like {found.model.name}\n"
+    return f"{unknown}{_OF_2025}{_allocator(training)}{text}"
 
 
 def _module_names(stage: StageParts) -> list[str]:
@@ -250,6 +285,8 @@ def _megatron(found: ClusterPrediction) -> str:
         words.append("--fp8-format hybrid")
     if training.eager_attention:
         words.append("--attention-backend unfused")
+    if training.compiled_loss:
+        words.append("--cross-entropy-loss-fusion")
     words += _megatron_recompute(training.recompute)
     if not found.model.tied:
         words.append("--untie-embeddings-and-output-weights")
@@ -260,7 +297,11 @@ def _megatron(found: ClusterPrediction) -> str:
             words.append("--torch-fsdp2-no-reshard-after-forward")
     else:
         words.append("--use-distributed-optimizer")
-    return " \\\n".join(words) + "\n"
+        if degrees.data * degrees.context > 1:
+            words += ["--overlap-grad-reduce", "--overlap-param-gather"]
+        if degrees.replicate > 1:
+            words.append(f"--num-distributed-optimizer-instances {degrees.replicate}")
+    return _allocator(training) + " \\\n".join(words) + "\n"
 
 
 def _layout(stages: list[StageParts]) -> str:

@@ -1,9 +1,10 @@
 """A lower bound on the time of a step without a pipeline, from its layers and their units.
 
 Layers are played in the order of the ranks' streams, as `schedsim.clusters.rank_step` writes them:
-each is gathered one layer ahead, and unpacked before the layer before it begins; its gradients are
-packed when its backward ends, and reduced on the stream that gathers. A layer takes the least that
-its ops take by themselves, so that nothing begins later than in the step.
+each is unpacked when it begins, and gathered before that beside computation; its gradients are
+packed when its backward ends, once those before are reduced, and reduced on the stream that
+gathers. A layer takes the least that its ops take by themselves, so that nothing begins later than
+in the step.
 """
 
 from __future__ import annotations
@@ -83,20 +84,17 @@ class LayersInTurn:
             )
             compute += ends.embed_back_s
         if self.gathers:
-            link = max(link, compute) + ends.reduce_s
-            compute += ends.pack_s
+            compute = max(compute, link) + ends.pack_s
+            link = compute + ends.reduce_s + ends.average_s
         return max(compute, link if self.gathers else 0.0) + self.optimizer_s
 
     def _forward(self, compute: float, link: float, fresh: bool) -> tuple[float, float]:
         """Where both streams are after the forward of all layers."""
-        given, units, num = compute, self.units, len(self.layers)
-        if fresh:
-            link += units[0].gather_s
-            compute = max(compute, link) + units[0].unpack_s
-        for k, layer in enumerate(self.layers):
-            if fresh and k + 1 < num:
-                link += units[k + 1].gather_s
-                compute = max(compute, link) + units[k + 1].unpack_s
+        given = compute
+        for layer, unit in zip(self.layers, self.units, strict=True):
+            if fresh:
+                link += unit.gather_s
+                compute = max(compute, link) + unit.unpack_s
             given = compute = _after(layer.forward, given, compute)
         return compute, link
 
@@ -105,16 +103,19 @@ class LayersInTurn:
     ) -> tuple[float, float]:
         """Where both streams are after the backward; the last layer is still gathered."""
         given = compute
+        last, reduced, gathered = len(self.layers) - 1, 0.0, link
         for k in reversed(range(len(self.layers))):
+            unit = self.units[k]
+            if again and k < last:
+                compute = max(compute, gathered) + unit.unpack_s
             if again and k:
-                link += self.units[k - 1].gather_s
-                compute = max(compute, link) + self.units[k - 1].unpack_s
+                link = gathered = link + self.units[k - 1].gather_s
             given = compute = _after(self.layers[k].backward, given, compute)
             if sums:
-                compute += self.units[k].sum_s
+                compute += unit.sum_s
             if reduces:
-                compute += self.units[k].pack_s
-                link = max(link, compute) + self.units[k].reduce_s
+                compute = max(compute, reduced) + unit.pack_s
+                link = reduced = max(link, compute) + unit.reduce_s
         return compute, link
 
 

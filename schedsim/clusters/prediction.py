@@ -101,6 +101,14 @@ class ClusterPrediction:
 
     @property
     def _not_followed(self) -> tuple[str, ...]:
+        shards = self.degrees.shards
+        if self.training.state != "bf16" or shards == 1:
+            return self._not_followed_by_experts
+        line = f"--state bf16 shards nothing: each of {shards} ranks holds all that it updates"
+        return (line, *self._not_followed_by_experts)
+
+    @property
+    def _not_followed_by_experts(self) -> tuple[str, ...]:
         experts, degrees, training = self.model.experts, self.degrees, self.training
         if experts is None:
             return ()

@@ -96,8 +96,8 @@ def lasting_bytes(
 
     With ``fsdp2``, ZeRO stage 3 of Rajbhandari et al. 2020 (arXiv 1910.02054, figure 1) with
     everything in fp32: 4 + 4 + 8 bytes per parameter over the shards, gradients not counted here.
-    With ``megatron``, stage 1: 2 + 4 bytes on every rank, and 12 over the data-parallel ranks, or,
-    of an expert, over those that hold the same one.
+    With ``megatron``, stage 1: 2 + 4 bytes on every rank, and 12 over the data-parallel ranks of a
+    replica, or, of an expert, over those that hold the same one.
     """
     whole, shard = rank_parameters(model, degrees, stages)
     count = degrees.pipeline * training.num_chunks
@@ -109,7 +109,7 @@ def lasting_bytes(
     if training.state == "fsdp2":
         return LastingBytes(4 * shard, 0, 8 * shard, messages)
     if training.state == "megatron":
-        ranks = degrees.data * degrees.context
+        ranks = degrees.shards
         experts = sum(routed_share(model, degrees, i) for one in stages for i in one.layers)
         common = -(-12 * (whole - experts) // ranks)
         same = ranks * degrees.tensor // (degrees.expert * degrees.expert_parts)

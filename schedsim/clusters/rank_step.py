@@ -67,7 +67,7 @@ class RankStep(LayerOpsWriter):
         if self._gathers:
             for stage in self.stages.values():
                 for unit in self._end_units(stage):
-                    (self._gather_now if self.one_stream else self._gather)(unit, 0)
+                    self._gather_now(unit, 0)
         self._hold_earlier_outputs()
         self._hold_logits_before()
         for action in actions:
@@ -111,12 +111,9 @@ class RankStep(LayerOpsWriter):
             start = stage.layers.start
             made = {f"A x {start} {micro}": self._message_bytes}
             self._add(Op(f"receive {start} {micro}", writes=made))
-        if not self.one_stream:
-            self._gather_ahead(numbers, 0, micro)
-        for k, number in enumerate(numbers):
-            if self.one_stream and self._gathers:
+        for number in numbers:
+            if self._gathers:
                 self._gather_now(str(number), micro)
-            self._gather_ahead(numbers, k + 1, micro)
             begin = len(self.runs)
             for op in self._layer(number).forward:
                 self._add(self._instance(op, number, micro, "forward"))
@@ -129,18 +126,8 @@ class RankStep(LayerOpsWriter):
         if self._sums_in_pipeline:
             self._end_forward(stage, micro)
 
-    def _gather_ahead(self, numbers: Sequence[int], k: int, micro: int) -> None:
-        if not self._gathers or self.one_stream or k >= len(numbers):
-            return
-        unit = str(numbers[k])
-        if not (self._stays and f"gather {self._weight(unit, micro)}" in self._index):
-            self._gather(unit, micro)
-
     def _gather_back(self, back: Sequence[int], k: int, micro: int) -> None:
         """Gather for the backward of ``back[k + 1]``; its host unpacks it when that begins."""
-        if not self.one_stream:
-            self._gather_ahead(back, k + 1, micro)
-            return
         if self._gathers and k:
             self._unpack(str(back[k]), micro)
         if self._gathers and k + 1 < len(back):

@@ -156,7 +156,7 @@ def _stage_time(
     return forward_s, backward_s, total_once, run
 
 
-_ONCE = ("gather", "unpack", "cut", "pack", "reduce", "free", "optimizer", "outputs")
+_ONCE = ("gather", "unpack", "cut", "pack", "reduce", "average", "free", "optimizer", "outputs")
 _COPIES = ("offload ", "fetch ")
 
 

@@ -19,6 +19,9 @@ from .unit_seconds import UnitSeconds
 SHARD_STREAM = "link:shard"
 """The stream that gathers parameters and reduces gradients, one by one: they share the links."""
 
+REPLICA_STREAM = "link:replicas"
+"""The stream that averages reduced gradients over replicas, where other links do."""
+
 
 class UnitWriter:
     """Writes gathers and reductions; `graph` and `schedule` are the result."""
@@ -46,7 +49,7 @@ class UnitWriter:
         self._index: dict[str, int] = {}
         self._accumulated: dict[str, str] = {}
         self._sharded: dict[str, str] = {}
-        self._packed: list[str] = []
+        self._packed: list[tuple[str, str]] = []
         self._gathered: list[str] = []
         self.results: list[str] = []
         self.num_micro = 0
@@ -121,11 +124,6 @@ class UnitWriter:
         """The name of gathered parameters, as a micro-batch reads them."""
         return f"W {unit}" if self._stays or not unit.isdecimal() else f"W {unit} {micro}"
 
-    def _gather(self, unit: str, micro: int) -> None:
-        """Gather a unit into a buffer and unpack it; again where it was freed."""
-        self._begin_gather(unit, micro)
-        self._unpack(unit, micro)
-
     def _begin_gather(self, unit: str, micro: int) -> None:
         """Gather a unit into a buffer."""
         weight = self._weight(unit, micro)
@@ -189,12 +187,23 @@ class UnitWriter:
         names = tuple(gradients.split("|"))
         state = self.training.state
         count, kept = self._unit_parameters(unit), self._shard_parameters(unit)
-        seconds = self.seconds.reduce_s(count, kept)
+        seconds = self.seconds.reduce_s(count)
         if state == "megatron":
             # Gradients are reduced, and parameters gathered, beside computation.
+            reduced = f"SG {unit} {key}"
+            writes = {reduced: 0} if self.seconds.averages else {}
             self._add(
-                Op(f"reduce {unit} {key}", "backward", seconds, 0, names, stream=SHARD_STREAM)
+                Op(
+                    f"reduce {unit} {key}",
+                    "backward",
+                    seconds,
+                    0,
+                    names,
+                    writes,
+                    stream=SHARD_STREAM,
+                )
             )
+            self._average(unit, key, reduced)
             return
         if state == "bf16":
             if self.degrees.replicate * self.degrees.shards > 1:
@@ -224,12 +233,36 @@ class UnitWriter:
                 stream=SHARD_STREAM,
             )
         )
-        self._sharded[unit] = made
+        self._sharded[unit] = self._average(unit, key, made)
         if not self.training.libraries.packed_apart:
-            self._packed.append(buffer)
+            self._packed.append((buffer, made))
+
+    def _average(self, unit: str, key: str, reduced: str) -> str:
+        """Average reduced gradients over replicas; the name of what the rank keeps."""
+        if not self.seconds.averages:
+            return reduced
+        kept = self._shard_parameters(unit)
+        made = f"{reduced} averaged"
+        size = 4 * kept if self._gathers else 0
+        self._add(
+            Op(
+                f"average {unit} {key}",
+                "backward",
+                self.seconds.average_s(kept),
+                0,
+                (reduced,),
+                {made: size},
+                in_place={made: reduced},
+                stream=REPLICA_STREAM if self.seconds.averages_apart else SHARD_STREAM,
+            )
+        )
+        return made
 
     def _release(self) -> None:
-        """Free the last packed buffer, which is held until the next one is needed."""
+        """Free the last packed buffer, which is held until the next one is needed.
+
+        Computation waits until it is reduced.
+        """
         while self._packed:
-            buffer = self._packed.pop()
-            self._add(Op(f"free {buffer}", "backward", reads=(buffer,)))
+            buffer, reduced = self._packed.pop()
+            self._add(Op(f"free {buffer}", "backward", reads=(buffer, reduced)))

@@ -23,7 +23,8 @@ lies in host memory from its forward to its backward (``@host``: every layer's).
 STATES = ("fsdp2", "megatron", "bf16")
 """Formats of the model state. ``fsdp2``: fp32 shards of parameter, gradient and two moments, a
 bf16 copy gathered for use, gradients reduced in fp32. ``megatron``: bf16 parameters and fp32
-gradients on every rank, fp32 parameter and moments sharded over the data-parallel ranks (ZeRO-1).
+gradients on every rank, fp32 parameter and moments sharded over the data-parallel ranks (ZeRO-1)
+of each replica.
 ``bf16``: parameter, gradient and moments in bf16 on every rank that holds them."""
 
 DISPATCHERS = ("alltoall", "deepep")
@@ -76,8 +77,8 @@ class Training:
         Whether attention writes and keeps its weight matrix, whose size is the square of the
         sequence.
     regather
-        Whether a gathered input of a product is gathered again for the backward instead of kept
-        (Megatron).
+        Whether layers are Megatron's: a gathered input of a product is gathered again for the
+        backward instead of kept, and norms, rotations and activations are kernels of its own.
     whole_sequence
         Tensor-parallel ranks keep the whole sequence between products, and sum what products make
         over all of them (Megatron without ``--sequence-parallel``). Otherwise each keeps its part.
@@ -310,6 +311,12 @@ class Training:
                 "it is of tensor-parallel ranks that split the sequence",
             ),
             (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
+            (
+                self.regather,
+                degrees.tensor > 1 or self.state == "megatron",
+                "--regather",
+                "it is of tensor-parallel ranks, or of Megatron's layers: add --tensor or --state",
+            ),
             *(
                 (given, model.experts is not None, f"--{name}", f"{model.name} has no experts")
                 for name, given in (
@@ -401,9 +408,30 @@ def counted_layers(recompute: str) -> int:
     return sum(int(part.partition(":")[2] or 1) for part in recompute.split(","))
 
 
+_FLAGS = {
+    "num_micro_batches": "--micro-batches",
+    "num_chunks": "--chunks",
+    "zero_stage": "--zero",
+}
+
+
+def flag_of(name: str) -> str:
+    """The option of the command line that gives the setting `name`.
+
+    Examples
+    --------
+    >>> flag_of("num_chunks"), flag_of("loss_chunks")
+    ('--chunks', '--loss-chunks')
+    """
+    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
+
+
 def _at_least(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SchedsimError(f"{name} {value!r} is not a whole number, {least} or more")
+        raise SchedsimError(
+            f"{flag_of(name)} {value!r} is not a whole number, {least} or more",
+            hint="leave it out for its default",
+        )
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -45,17 +45,39 @@ class UnitSeconds:
             return 0.0
         return sum(self.sum_s(layer_share(model, self.degrees, one)) for one in stage.layers)
 
-    def reduce_s(self, count: int, shard: int) -> float:
-        """Reducing gradients of `count` parameters, of which the rank keeps `shard`."""
+    def reduce_s(self, count: int) -> float:
+        """Reducing gradients of `count` parameters over the ranks that share them.
+
+        In `bf16`, over all ranks that have them.
+        """
         degrees = self.degrees
+        if self.training.state != "bf16":
+            return self.link_s(4 * count)
         ranks = degrees.replicate * degrees.shards
-        span = ranks * degrees.tensor
-        if self.training.state == "bf16":
-            return self.fabric.all_reduce_s(2 * count, ranks, span) if ranks > 1 else 0.0
-        seconds = self.link_s(4 * count)
-        if self.training.state == "fsdp2" and degrees.replicate > 1:
-            seconds += self.fabric.all_reduce_s(4 * shard, degrees.replicate, span)
-        return seconds
+        return self.fabric.all_reduce_s(2 * count, ranks, ranks * degrees.tensor)
+
+    @property
+    def averages(self) -> bool:
+        """Whether reduced gradients are averaged over replicas by a message of their own."""
+        return self.degrees.replicate > 1 and self.training.state != "bf16"
+
+    @property
+    def averages_apart(self) -> bool:
+        """Whether that message goes over other links than those of the ranks that shard.
+
+        Each group of ranks has a communicator of its own, so that only links keep one waiting for
+        the other.
+        """
+        degrees = self.degrees
+        return self.averages and degrees.shards * degrees.tensor <= self.fabric.per_node
+
+    def average_s(self, shard: int) -> float:
+        """Averaging the rank's part of reduced gradients, `shard` parameters, over replicas."""
+        if not self.averages:
+            return 0.0
+        degrees = self.degrees
+        span = degrees.replicate * degrees.shards * degrees.tensor
+        return self.fabric.all_reduce_s(4 * shard, degrees.replicate, span)
 
     def optimizer_s(self, shard: int, whole: int, num_layers: int) -> float:
         """A step of the optimizer, with `shard` of `whole` parameters in `num_layers` layers."""

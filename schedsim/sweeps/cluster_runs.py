@@ -29,7 +29,8 @@ CLUSTER_RESULTS_VERSION = 3
 
 KIND = "cluster"
 _SEARCH = ("global_batch", "effort", "keep", "offload")
-_OWN = ("preset", "devices", "device", "efficiency", "flash", "mem", "search", *_SEARCH)
+_DEVICE_WORDS = ("device", "efficiency", "flash", "network")
+_OWN = ("preset", "devices", *_DEVICE_WORDS, "mem", "search", *_SEARCH)
 _DEVICE = "h100-80gb"
 _PLAIN = (str, int, float, bool)
 
@@ -192,7 +193,10 @@ def _run(settings: dict[str, Any], label: str, where: str) -> ClusterRun:
     try:
         model = get_architecture(preset)
         fabric = get_fabric(
-            settings.get("device", _DEVICE), settings.get("efficiency"), settings.get("flash", 2)
+            settings.get("device", _DEVICE),
+            settings.get("efficiency"),
+            settings.get("flash", 2),
+            settings.get("network"),
         )
         budget = parse_bytes(str(mem)) if mem is not None else fabric.device.memory_bytes
     except SchedsimError as error:

@@ -191,6 +191,8 @@ def _family(name: str, text: str) -> dict[str, Any]:
     """The defaults of a family of transformers."""
     hint = "give the path of its config.json, hf:FOLDER/config.json"
     if name not in READERS:
+        if _published(name) is not None:
+            raise SchedsimError(f"{text}: sizes of {name} are those published", hint=hint)
         near = did_you_mean(name, [*PUBLISHED, *READERS], hint)
         raise SchedsimError(f"{text} is neither a file nor a model that is known", hint=near)
     try:

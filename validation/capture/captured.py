@@ -16,6 +16,7 @@ from ..guards.backward_place import BackwardAutocast
 from ..guards.state import StateSnapshot
 from .program import Program
 from .skeleton import CallPlan, Loss
+from .to_graph import to_graph
 
 if TYPE_CHECKING:
     from ..op_level.scheduled_ops import ScheduledOps
@@ -65,8 +66,8 @@ class CapturedGraph:
         From a schedule's runs to the runs in their place, as `compiled.joining.JoinedRuns`;
         ``None`` to run the schedule unchanged.
     narrower : callable or None
-        Makes the same step of a graph that fits smaller budgets and is slower; it gives ``None``
-        where there is none.
+        Makes the same step of a graph that fits smaller budgets and is slower, which may have one
+        of its own; it gives ``None`` where there is none.
     """
 
     graph: Graph
@@ -112,6 +113,13 @@ class CapturedGraph:
         )
         notes = (*self.notes, *costs.notes)
         return replace(self, graph=replace(self.graph, ops=ops), notes=notes)
+
+    def with_program(self, program: Program) -> CapturedGraph:
+        """The same step as the calls of `program`; times and workspaces are zero."""
+        storages = {self.program.values[v].storage for v in self.program.constants}
+        constants = sum(self.program.storages[s].size_bytes for s in storages)
+        graph = to_graph(program, self.graph.name, self.graph.static_bytes - constants)
+        return replace(self, program=program, graph=graph)
 
     def with_state(self, extra_bytes: int) -> CapturedGraph:
         """The same step with `extra_bytes` more static bytes (optimizer state, for example)."""

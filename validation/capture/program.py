@@ -157,6 +157,9 @@ class Program:
         Name of a parameter -> value of its gradient.
     input_gradients
         Position of an input -> value of its gradient.
+    sums
+        Name of a parameter -> value of the sum to which the step adds its gradient, in place of
+        giving it away.
     doubted
         Buffers that code behind the forward half may write: their contents in the backward half are
         not known.
@@ -175,6 +178,7 @@ class Program:
     seed: int = -1
     gradients: dict[str, int] = field(default_factory=dict)
     input_gradients: dict[int, int] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
     doubted: frozenset[int] = frozenset()
 
     @property

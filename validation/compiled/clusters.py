@@ -12,6 +12,7 @@ import torch
 from ..capture.program import Program, refs
 from ..capture.to_graph import result_storages
 from .fusible import fusible
+from .group_sizes import GroupSize
 
 MOST_OPS = 64
 """Most ops of a cluster: larger clusters compile slowly and gain nothing."""
@@ -70,13 +71,12 @@ class FusionClusters:
     ----------
     program
         A decomposed program.
-    narrow
-        Whether ops are merged only where their inputs and outputs together take no more bytes than
-        those of one part: such groups are smaller and slower, and fit smaller budgets.
+    size
+        How much room a merged cluster may take: smaller groups are slower, and fit smaller budgets.
     """
 
-    def __init__(self, program: Program, *, narrow: bool = False) -> None:
-        self.program, self.narrow = program, narrow
+    def __init__(self, program: Program, *, size: GroupSize = GroupSize.LARGE) -> None:
+        self.program, self.size = program, size
         self.reading = StorageReaders(program)
         self.of: dict[int, int] = {i: i for i in self.reading.ops}  # op -> first op of its cluster
         self.members: dict[int, list[int]] = {i: [i] for i in self.reading.ops}
@@ -94,6 +94,8 @@ class FusionClusters:
                 self.after[i].add(program.seed)
             elif i > program.seed:
                 self.after[program.seed].add(i)
+        kernels = [i for i in reading.ops if not self.can_fuse(i)]
+        self._kernel_bytes = max((self._room_bytes([i]) for i in kernels), default=0)
 
     def can_fuse(self, op: int) -> bool:
         """Whether `op` may join other ops."""
@@ -202,7 +204,7 @@ class FusionClusters:
         if len(heads) == 1:
             return True
         union = [op for head in heads for op in self.members[head]]
-        if len(union) > MOST_OPS or (self.narrow and self._widens(heads, union)):
+        if len(union) > MOST_OPS or self._widens(heads, union):
             return False
         if self._returns(heads, union):
             return False
@@ -216,13 +218,17 @@ class FusionClusters:
         return True
 
     def _widens(self, heads: list[int], union: list[int]) -> bool:
-        """Whether `union` needs more bytes at once than each of its parts.
+        """Whether `union` needs more bytes at once than `size` allows and than each of its parts.
 
         A sum of many gradients holds two of them when they are added up one by one, and all of them
         in one group.
         """
-        most = max(self._room_bytes(self.members[head]) for head in heads)
-        return self._room_bytes(union) > most
+        if self.size is GroupSize.LARGE:
+            return False
+        room = self._room_bytes(union)
+        if self.size is GroupSize.MEDIUM and room <= self._kernel_bytes:
+            return False
+        return room > max(self._room_bytes(self.members[head]) for head in heads)
 
     def _room_bytes(self, ops: list[int]) -> int:
         """Bytes of the inputs and outputs of a cluster that schedules make."""

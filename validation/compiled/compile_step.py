@@ -12,7 +12,6 @@ from schedsim import Graph, Schedule, simulate
 
 from ..capture.captured import CapturedGraph
 from ..capture.program import Call, Program
-from ..capture.to_graph import to_graph
 from ..costs.measured import measure_call
 from ..costs.signature import signature
 from ..torch_private import inductor_calls as inductor
@@ -22,6 +21,7 @@ from .direct_calls import call_directly
 from .fuse import fused, fused_without
 from .group import CompileWarning as CompileWarning
 from .group import FusedGroup, Groups, OverwritingGroup, reason
+from .group_sizes import GroupSize
 from .joining import JoinedRuns, join_runs
 from .neighbours import beside_their_like
 from .trial_runs import try_on_device
@@ -48,29 +48,38 @@ def compiled_graph(captured: CapturedGraph) -> CapturedGraph:
     return replace(found, narrower=partial(_narrower_graph, captured, program, groups))
 
 
-def _narrower_graph(captured: CapturedGraph, wide: Program, groups: Groups) -> CapturedGraph | None:
-    """`captured` in groups that take less room than those of `wide`; ``None`` if there are none."""
-    program = _narrower(captured.program, wide, groups)
-    if program is None:
+def _narrower_graph(
+    captured: CapturedGraph, wide: Program, groups: Groups, size: GroupSize = GroupSize.LARGE
+) -> CapturedGraph | None:
+    """`captured` in groups that take less room than those of `wide`, which are of `size`.
+
+    Of the next size that changes anything; ``None`` if there is none.
+    """
+    made = _narrower(captured.program, wide, groups, size)
+    if made is None:
         return None
+    program, smaller = made
     found = _with_program(captured, program, groups)
-    line = "groups are small: larger ones, which are quicker, do not fit the budget"
-    return replace(found, notes=(*found.notes, line))
+    line = "groups are small: larger ones do not fit the budget, or take longer with their repeats"
+    narrower = partial(_narrower_graph, captured, program, groups, smaller)
+    return replace(found, notes=(*found.notes, line), narrower=narrower)
 
 
-def _narrower(program: Program, wide: Program, groups: Groups) -> Program | None:
-    """`program` in groups that take less room than those of `wide`; ``None`` if there are none."""
-    found = fused(program, groups, narrow=True)
-    is_same = [call.target for call in found.calls] == [call.target for call in wide.calls]
-    return None if is_same else _compiled(found, groups)
+def _narrower(
+    program: Program, wide: Program, groups: Groups, size: GroupSize
+) -> tuple[Program, GroupSize] | None:
+    """`program` in groups of the next size below `size` that are not those of `wide`, if any."""
+    targets = [call.target for call in wide.calls]
+    for smaller in size.smaller:
+        found = fused(program, groups, size=smaller)
+        if [call.target for call in found.calls] != targets:
+            return _compiled(found, groups), smaller
+    return None
 
 
 def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> CapturedGraph:
     """`captured` as the step that runs `program`; times are zero."""
-    storages = {captured.program.values[v].storage for v in captured.program.constants}
-    constants = sum(captured.program.storages[s].size_bytes for s in storages)
-    name, static = captured.graph.name, captured.graph.static_bytes - constants
-    graph = to_graph(program, name, static)
+    found = captured.with_program(program)
     places = [c for c in program.calls if isinstance(c.target, FusedGroup)]
     num_ops = sum(c.target.num_ops for c in places if isinstance(c.target, FusedGroup))
     distinct = len({c.target for c in places})
@@ -81,9 +90,7 @@ def _with_program(captured: CapturedGraph, program: Program, groups: Groups) -> 
     if any(call.target is inductor.draw_seeds for call in program.calls):
         note += "; dropout draws the numbers of compiled dropout"
     return replace(
-        captured,
-        program=program,
-        graph=graph,
+        found,
         notes=(*captured.notes, note),
         join=StepJoiner(program, groups, torch.device(captured.backend)),
     )
@@ -133,8 +140,10 @@ def fused_where_it_works(program: Program, name: str, groups: Groups) -> Program
         return program
 
 
-def narrower_where_it_works(program: Program, wide: Program, groups: Groups) -> Program | None:
-    """A part of a step in groups that take less room than those of `wide`, its compiled groups.
+def narrower_where_it_works(
+    program: Program, wide: Program, groups: Groups, size: GroupSize
+) -> tuple[Program, GroupSize] | None:
+    """A part of a step in groups that take less room than those of `wide`, which are of `size`.
 
     ``None`` if there are none, or if inductor cannot compile them.
     """
@@ -142,13 +151,13 @@ def narrower_where_it_works(program: Program, wide: Program, groups: Groups) -> 
         return None
     try:
         with inductor.outside_of_traces():
-            return _narrower(program, wide, groups)
+            return _narrower(program, wide, groups, size)
     except Exception:  # whatever a pass of inductor raises: the step is refused as it was
         return None
 
 
 def without_gradients_where_it_works(
-    program: Program, lacking: Collection[int], groups: Groups, *, narrow: bool
+    program: Program, lacking: Collection[int], groups: Groups, *, size: GroupSize
 ) -> Program | None:
     """A part of a step in groups, for zeros as the given gradients at `lacking`; it is compiled.
 
@@ -157,7 +166,7 @@ def without_gradients_where_it_works(
     """
     try:
         with inductor.outside_of_traces():
-            found = fused_without(program, lacking, groups, narrow=narrow)
+            found = fused_without(program, lacking, groups, size=size)
             return _compiled(found, groups) if found is not None and keeps_layouts(found) else None
     except Exception:  # whatever a pass of inductor raises: zeros are made
         return None

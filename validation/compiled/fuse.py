@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import torch
+
 from ..capture.program import Call, Program, Ref, refs
 from ..costs.lazy_bits import lazy_bits
 from .channels_last import with_channels_last
@@ -13,13 +15,14 @@ from .counters import raise_in_place
 from .dead_ops import drop_dead_ops
 from .decompose import decompose
 from .group import Groups
+from .group_sizes import GroupSize
 from .inline import inline_beside, inline_cheap
 from .takeover import takeover
 from .widen import widen_in_backward
 from .zero_gradients import with_zero_gradients
 
 
-def fused(program: Program, groups: Groups, *, narrow: bool = False) -> Program:
+def fused(program: Program, groups: Groups, *, size: GroupSize = GroupSize.LARGE) -> Program:
     """`program` with its fusible ops in groups; its results are the same within rounding.
 
     A group is one call: it has only its true outputs, and no tensor between its ops. O(n^2) at
@@ -27,41 +30,40 @@ def fused(program: Program, groups: Groups, *, narrow: bool = False) -> Program:
 
     Parameters
     ----------
-    narrow
-        For budgets that groups do not fit otherwise: ops are merged only where their inputs and
-        outputs together take no more bytes than those of one part.
+    size
+        Below `GroupSize.LARGE` for budgets that these do not fit.
     """
-    return _assembled(*_in_clusters(program, narrow), groups)
+    return _assembled(*_in_clusters(program, size), groups)
 
 
 def fused_without(
-    program: Program, lacking: Collection[int], groups: Groups, *, narrow: bool
+    program: Program, lacking: Collection[int], groups: Groups, *, size: GroupSize
 ) -> Program | None:
     """`program` in the groups of `fused`, for zeros as the given gradients at `lacking`.
 
     ``None`` if ops other than groups would read them.
     """
-    parts, clusters = _in_clusters(program, narrow)
+    parts, clusters = _in_clusters(program, size)
     zeroed = with_zero_gradients(parts, lacking)
     return None if zeroed is None else _assembled(zeroed, clusters, groups)
 
 
-def _in_clusters(program: Program, narrow: bool) -> tuple[Program, FusionClusters]:
+def _in_clusters(program: Program, size: GroupSize) -> tuple[Program, FusionClusters]:
     """The ops of `program` one by one, and which of them become one group."""
-    parts = with_channels_last(decompose(program), narrow=narrow)
+    parts = with_channels_last(decompose(program), narrow=size is not GroupSize.LARGE)
     inline_cheap(parts)
     widen_in_backward(parts)
     raise_in_place(parts)
     drop_dead_ops(parts)
-    clusters = _clustered(parts, narrow)
+    clusters = _clustered(parts, size)
     if inline_beside(parts, clusters):
         drop_dead_ops(parts)
-        clusters = _clustered(parts, narrow)
+        clusters = _clustered(parts, size)
     return parts, clusters
 
 
-def _clustered(parts: Program, narrow: bool) -> FusionClusters:
-    clusters = FusionClusters(parts, narrow=narrow)
+def _clustered(parts: Program, size: GroupSize) -> FusionClusters:
+    clusters = FusionClusters(parts, size=size)
     clusters.merge_vanishing()
     clusters.merge_reductions()
     clusters.merge_updates()
@@ -90,7 +92,8 @@ def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Prog
             put_views(index)
     for ops in order:
         inside = _escaping(parts, clusters, ops)
-        if len(ops) == 1 and not clusters.can_fuse(ops[0]):
+        fuses = all(map(clusters.can_fuse, ops))
+        if not fuses or _is_lone_comparison(parts, inside.calls):
             new.append(replace(parts.calls[ops[0]]))
         else:
             group, inputs = groups.make(parts, inside.calls, inside.outputs)
@@ -121,6 +124,15 @@ def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Prog
         call.tokens = tuple(moved[token] for token in call.tokens)
     new.seed = moved[parts.seed]
     return new
+
+
+def _is_lone_comparison(parts: Program, calls: list[int]) -> bool:
+    """Whether a group would be one op that makes booleans on a CPU.
+
+    Inductor's loops store these one by one: 24 times as long as PyTorch's own kernel takes.
+    """
+    made = [parts.values[v] for call in calls for v in parts.calls[call].outputs]
+    return len(calls) == 1 and all(v.dtype is torch.bool and v.device.type == "cpu" for v in made)
 
 
 class _Escaping:

@@ -442,7 +442,20 @@ def _part_of_fixed_sizes(
         found = LackingGradients(session, call, part)
     else:
         found = _of_first_order(call, part)
+    if part is None:
+        found = _noted(session, found)
     return FailedForwards(session, found, as_function(graph_module), changes=changes)
+
+
+def _noted(session: Session, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The `call` of a graph without a backward: the loop may hold its outputs in later steps."""
+
+    def run(*arguments: Any) -> Any:
+        found = call(*arguments)
+        session.note_outputs(found)
+        return found
+
+    return run
 
 
 def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callable[..., Any]:

@@ -202,7 +202,7 @@ class BudgetedCall:
                     raise inner from error
                 raise
         is_told = self._gave_up or self.session.says_plain
-        if self.session.num_forwards == before and not is_told:
+        if self.session.num_forwards == before and not is_told and _needs_gradient(found):
             self._gave_up = True
             warn_user(
                 f"a step of {type(self._model).__name__} runs as it is, not within the budget: "
@@ -318,6 +318,11 @@ class BudgetedCall:
             )
             session.note(line)
             warn_user(line, PlainStepWarning)
+
+
+def _needs_gradient(outputs: Any) -> bool:
+    """Whether a backward may follow: not where all that a forward has read is frozen."""
+    return any(isinstance(it, Tensor) and it.requires_grad for it in tree_leaves(outputs))
 
 
 def _has_begun() -> bool:

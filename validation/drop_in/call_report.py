@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from schedsim.units import format_bytes
 
+from ..compiled.group_sizes import GroupSize
 from .parts.part_sizes import Binding
 from .parts.traced_part import TracedPart
 from .records.step_record import Key
@@ -40,7 +41,7 @@ def describe_calls(
         lines.append(
             f"  {part.name}{place}: keeps {format_bytes(cost.kept_bytes)}, time {extra}"
             + part.sizes.in_words(binding)
-            + (", groups are small" if part.has_small_groups else "")
+            + ("" if part.group_size is GroupSize.LARGE else ", groups are small")
         )
     return lines
 

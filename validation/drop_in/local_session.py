@@ -27,7 +27,7 @@ from .beside.optimizer_steps import close_all
 from .call_report import describe_calls, describe_checks
 from .checks.added_gradients import AddedGradients, Trained
 from .drop_in_options import DropInOptions
-from .parts.output_uses import OutputUse, gone_among
+from .parts.output_uses import OutputUse, gone_among, results_of
 from .parts.part_sizes import Binding
 from .parts.planned_part import PlannedPart
 from .parts.traced_part import TracedPart
@@ -262,9 +262,11 @@ class LocalSession(Session):
     def _beside_call(self) -> int:
         """Bytes beside the present call: what is resident, and what earlier calls keep.
 
-        Its inputs count with the call itself.
+        And results of the step before, which are there in a comparison's backward, too. Its inputs
+        count with the call itself.
         """
-        resident = max(self._held.total_bytes, self.plans.known.resident.now.resident_bytes)
+        now = self.plans.known.resident.now
+        resident = max(self._held.total_bytes, now.resident_bytes) + now.passing_bytes
         *others, present = self._step.calls.rows
         earlier = [call for call in others if call.is_open]
         if not earlier:
@@ -454,10 +456,22 @@ class LocalSession(Session):
             if self._recorder.meter is not None:
                 self._recorder.meter.begins_early = False
         if self._recorder.is_on:
-            self._bytes_at_start = known.resident.now.resident_bytes
+            now = known.resident.now
+            self._bytes_at_start = now.resident_bytes + now.passing_bytes
             self._behind.begin()
+            self._watch_what_may_go(part, arguments)
         elif not self.is_rehearsing and self.plans.is_for_sizes(key, binding):
             self._room.begins(torch.device(part.device))
+
+    def _watch_what_may_go(self, part: TracedPart, arguments: list[Any]) -> None:
+        """Let the record tell of gradients, results and inputs from before it that go."""
+        meter = self._recorder.meter
+        assert meter is not None
+        made = [] if meter.begins_early else part.inputs_among(arguments)
+        plain = (it for it in made if type(it) is torch.Tensor and it.layout is torch.strided)
+        gradients = (it for it in self._held.present_gradients() if it.layout is torch.strided)
+        stale = self._resident.earlier.stale
+        meter.from_before = (*results_of((*plain, *gradients)), *stale)
 
     # -- beside other models ----------------------------------------------------------------------
 
@@ -650,12 +664,14 @@ class LocalSession(Session):
 
     def _read_step(self) -> None:
         """Learn from the record of a step whose backwards have all run."""
-        known, calls = self.plans.known, self._step.calls
-        reading = self._recorder.read(known.passing_now)
+        calls = self._step.calls
+        reading = self._recorder.read(self._resident.watched_bytes)
         if reading is None:
             return
         if reading.behind is not None and self.budget_bytes is not None:
             self._behind.see(calls.rows[0].key[0], reading, self._step.given, self._coming)
+        if not self.is_rehearsing:
+            self._resident.made.learn(reading.held_blocks)
         if reading.record is None:
             return
         if not self.is_rehearsing:
@@ -676,19 +692,13 @@ class LocalSession(Session):
         """Say so where a step that no plan was made for has taken more than the budget.
 
         Not among several models, whose refusals and lines tell of steps of them all.
-
-        Parameters
-        ----------
-        top_bytes
-            The most bytes of the step beyond those at its start.
         """
         known, calls = self.plans.known, self._step.calls
         if known.is_share or self.budget_bytes is None or self._has_others():
             return
         if self.plans.is_lifted or all(it in known.numbers for it in record.keys):
             return
-        given = calls.rows[0].shared_bytes + record.passing_bytes
-        peak = self._bytes_at_start + given + top_bytes
+        peak = self._bytes_at_start + calls.rows[0].shared_bytes + top_bytes
         if peak > self.budget_bytes:
             self._tell(
                 f"first steps have taken up to {format_bytes(peak)}, more than the budget: what "
@@ -701,6 +711,9 @@ class LocalSession(Session):
         budget = self.budget_bytes
         if self.peak_bytes is None or budget is None:
             return
+        lines, self.lines_of_call = self.lines_of_call, None
+        for line in lines(budget) if lines is not None else ():
+            self._tell(line, PlainStepWarning)
         for measured in (self._optimizers, self._behind, self._evaluations):
             for line in measured.new_lines(budget):
                 self._tell(line, PlainStepWarning)

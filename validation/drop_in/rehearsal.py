@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -238,9 +239,12 @@ def _over_budget(
     taken: ComparedBytes,
     given: tuple[tuple[Any, ...], Mapping[str, Any]],
 ) -> list[str]:
-    """The line of a comparison that has taken more than the budget, which is told."""
+    """The line of a comparison that has taken more than the budget, which is told.
+
+    Or will be, where a share of a step is not known before the code between its graphs.
+    """
     budget = session.budget_bytes
-    if budget is None or (session.has_broken and session.options.is_share):
+    if budget is None:
         return []
     if PLANNED in taken.cut - taken.tops.keys():
         with untouched(model):
@@ -252,6 +256,9 @@ def _over_budget(
         if PLANNED in taken.tops:
             taken.tops[PLANNED] -= storage_bytes(given)  # its inputs were copies
     resident, is_broken = session.resident_bytes(given), session.has_broken
+    if is_broken and session.options.is_share:
+        session.lines_of_call = partial(taken.lines, resident, is_broken=True)
+        return []
     lines = list(taken.lines(resident, budget, is_broken=is_broken))
     for line in lines:
         warn_user(line, PlainStepWarning)

@@ -16,6 +16,7 @@ from torch import nn
 
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.plan import Plan
+from schedsim.units import format_bytes
 
 from ..compiled.group import Groups
 from ..dry_cuda import has_values
@@ -72,6 +73,8 @@ class Session(ABC):
         Whether the model has got its budget, and was not called since.
     cast
         What stands for the block of autocast in which the last call has begun; or ``None``.
+    lines_of_call
+        Gives the lines on what giving the budget took, once that is known in bytes.
     """
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
@@ -90,6 +93,7 @@ class Session(ABC):
         self._recorder = StepRecorder(self._step, self._end_record)
         self.awaits_call = False
         self.cast: Any = None
+        self.lines_of_call: Callable[[int], Iterator[str]] | None = None
         self._optimizers = OptimizerSteps(held, self._resident.around_bytes, self.is_trained)
         self._forgotten = Forgotten()
         self._breaks_before = breaks_so_far()
@@ -227,6 +231,11 @@ class Session(ABC):
         if not torch.is_grad_enabled():  # else in a step, or without anything to train
             self._resident.earlier.add_evaluation(outputs)
 
+    def note_outputs(self, outputs: Any) -> None:
+        """What needs no gradient gives `outputs`, which the loop may hold in later steps."""
+        if not self.is_rehearsing:
+            self._resident.earlier.add_evaluation(outputs)
+
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
         self._step.is_spoiled = True
@@ -259,6 +268,15 @@ class Session(ABC):
         line = f"a schedule of {part.name} is not its step: {wrong}; another one runs instead"
         self.note(line)
         warn_user(line, ReplannedWarning)
+
+    def say_over(self, part: TracedPart, num_bytes: int) -> None:
+        """Say that a comparison of schedules may take so many bytes more than the budget."""
+        self._tell(
+            f"schedules of {part.name} are compared beside what the step before has left: this "
+            f"step may exceed the budget by up to {format_bytes(num_bytes)}; "
+            'check="never" compares nothing',
+            PlainStepWarning,
+        )
 
     def refuse_ahead(self, part: TracedPart, wrong: str) -> None:
         """Say that a schedule that was made for sizes to come is not used."""

@@ -41,6 +41,8 @@ class ScheduledOps(nn.Module):
         Op -> number of runs in the last step.
     watched : bool
         Whether each step checks that the Python state which the graph assumes is unchanged.
+    sums : dict of torch.nn.Parameter to torch.Tensor
+        For the parameters of `summed`, the tensors to which a step adds their gradients.
     """
 
     def __init__(self, captured: CapturedGraph, schedule: Schedule) -> None:
@@ -62,11 +64,12 @@ class ScheduledOps(nn.Module):
         self._on_cuda = captured.backend == "cuda"
         self._hook: Hook | None = None
         self._counts = [0] * (captured.graph.num_ops + len(self._joined))
-        self._slots = _Slots(captured, self._halves.resident)
+        self._slots = _Slots(captured, self._halves.resident, self._sum_of)
         calls = captured.program.calls
         self._may_end = any(isinstance(c.target, Expect) for c in calls)
         self._may_end = self._may_end and any(c.random for c in calls)
         self.watched = True
+        self.sums: dict[nn.Parameter, torch.Tensor] = {}
         self._modes = list(captured.model.modules())
         if isinstance(captured.loss, nn.Module):
             self.loss_function = captured.loss
@@ -104,6 +107,16 @@ class ScheduledOps(nn.Module):
         return dict(zip(names, counts, strict=False))
 
     @property
+    def summed(self) -> list[nn.Parameter]:
+        """The parameters whose gradients a step adds to `sums`, in place of handing them over."""
+        program, fetch = self._captured.program, self._slots.fetch
+        found: list[Any] = [fetch[program.parameters[name]]() for name in program.sums]
+        return found
+
+    def _sum_of(self, parameter: Any) -> torch.Tensor:
+        return self.sums[parameter]
+
+    @property
     def replay_bytes(self) -> int:
         """Most bytes of generator states kept in host memory for repeated random ops.
 
@@ -127,7 +140,8 @@ class ScheduledOps(nn.Module):
         if self._hook is not None and self._observed is not None:
             return self._observed
         piece_bytes = bucket_bytes()
-        if piece_bytes is None or self._is_compiled:
+        whole = self._is_compiled or self._captured.program.sums
+        if piece_bytes is None or whole:
             return self._halves
         if piece_bytes not in self._in_pieces:
             self._in_pieces[piece_bytes] = emit(
@@ -147,7 +161,12 @@ class ScheduledOps(nn.Module):
 class _Slots:
     """The places where the resident values of a program are found at run time."""
 
-    def __init__(self, captured: CapturedGraph, resident: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        captured: CapturedGraph,
+        resident: tuple[int, ...],
+        sum_of: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
         program = captured.program
         self.program = program
         self.resident = resident
@@ -161,11 +180,14 @@ class _Slots:
         for name, value in [*program.parameters.items(), *program.buffers.items()]:
             owner, _, attribute = name.rpartition(".")
             self.fetch[value] = _getter(owners[owner], attribute)
+        for name, value in program.sums.items():
+            self.fetch[value] = _sum_getter(sum_of, self.fetch[program.parameters[name]])
         self.names = {value: name for name, value in program.parameters.items()}
         self.positions = {value: position for position, value in program.inputs.items()}
         self.guarded = [i for i, v in enumerate(resident) if v in self.names or v in self.positions]
         self.trained = [program.parameters[name] for name in program.gradients]
         self.input_grads = [program.inputs[position] for position in program.input_gradients]
+        self.summed = [program.parameters[name] for name in program.sums]
 
     def check(self, tensors: list[torch.Tensor]) -> None:
         """Raise where an input differs from the captured one in shape, type, device or strides."""
@@ -205,7 +227,7 @@ class _Slots:
                 )
 
     def gather(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The resident tensors in order, and those among them that get a gradient."""
+        """The resident tensors in order, and those among them that get a gradient; summed last."""
         found: dict[int, torch.Tensor] = {}
         for value in self.resident:
             if value in self.positions:
@@ -214,18 +236,25 @@ class _Slots:
                 found[value] = self.fetch[value]()
             else:
                 found[value] = self.program.constants[value]
-        for value in self.trained:
+        for value in [*self.trained, *self.summed]:
             if not found[value].requires_grad:
                 raise SchedsimError(
                     f"parameter {self.names[value]!r} needs no gradient now, but did when captured",
                     hint="capture again after freezing",
                 )
-        differentiable = [found[value] for value in [*self.trained, *self.input_grads]]
+        leaves = [*self.trained, *self.input_grads, *self.summed]
+        differentiable = [found[value] for value in leaves]
         return list(found.values()), differentiable
 
 
 def _getter(owner: nn.Module, attribute: str) -> Callable[[], torch.Tensor]:
     return lambda: getattr(owner, attribute)
+
+
+def _sum_getter(
+    sum_of: Callable[[torch.Tensor], torch.Tensor], fetch: Callable[[], torch.Tensor]
+) -> Callable[[], torch.Tensor]:
+    return lambda: sum_of(fetch())
 
 
 class _Step:
@@ -297,7 +326,7 @@ class _Step:
                 resident, carried, [gradient], module._counts, self.random, self.hook
             )
         if not self.code.deliveries:
-            return list(found)
+            return [*found, *[None] * len(module._slots.summed)]
         self._pieces = found
         return self.next_piece()
 

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from schedsim.errors import SchedsimError
 
 from ..autocasts import backward_autocast
+from ..op_level.scheduled_ops import ScheduledOps
 from .input_gradients import InputGradients, differentiable
 from .microbatch import MicroBatch, Splitter, check_hooks, combined
 
@@ -68,6 +69,7 @@ class AccumulatedStep(nn.Module):
         own = [p.grad for p in trained]
         of_inputs = InputGradients(inputs, keywords)
         losses: list[Tensor] = []
+        sums: dict[nn.Parameter, Tensor] = {}
         seed = self._seed
         try:
             for p in trained:
@@ -77,6 +79,11 @@ class AccumulatedStep(nn.Module):
                 part = of_inputs.begin(each)
                 with torch.enable_grad(), self._splitter.targets_of(part):
                     self._last = self._runner(part)
+                    if isinstance(self._last, ScheduledOps):
+                        self._last.sums = sums
+                        for p in self._last.summed:
+                            if p not in sums:
+                                sums[p] = _nothing(p)
                     loss = self._last(*part.inputs, **part.keywords)
                 if seed is None:
                     seed = torch.ones_like(loss)
@@ -85,12 +92,27 @@ class AccumulatedStep(nn.Module):
                 losses.append(loss.detach().clone())  # some losses share the storage of all terms
                 del loss
                 of_inputs.end(part)
-            gradients = [*(p.grad for p in trained), *of_inputs.whole]
+            gradients = [*(_total(sums.pop(p, None), p.grad) for p in trained), *of_inputs.whole]
         finally:
+            if isinstance(self._last, ScheduledOps):
+                self._last.sums = {}
             for p, gradient in zip(trained, own, strict=True):
                 p.grad = gradient
         assert seed is not None
         return combined(parts, losses), gradients, seed
+
+
+def _nothing(parameter: Tensor) -> Tensor:
+    """A sum of no gradients: minus zero, which changes no bit of what is added to it."""
+    zero = complex(-0.0, -0.0) if parameter.is_complex() else -0.0
+    return torch.full_like(parameter, zero, requires_grad=False)
+
+
+def _total(added: Tensor | None, own: Tensor | None) -> Tensor | None:
+    """The gradient of a parameter that some parts add to a sum, and others give to autograd."""
+    if added is None or own is None:
+        return own if added is None else added
+    return added.add_(own)
 
 
 class _Handed(torch.autograd.Function):

@@ -135,7 +135,7 @@ def choose(
         others, refused = candidates(model, inputs, keywords, _everything(settings), price_all=True)
         asked += [way for way in others if way not in asked]
     settings.ranks.same("compare ways", {"ways": asked})
-    steps = _captured(model, inputs, keywords, settings, asked, first, refused)
+    steps = captured_ways(model, inputs, keywords, settings, asked, first, refused)
     mine = asked[:allowed]
     best: _Priced | None = None
     done: list[_Priced] = []
@@ -152,11 +152,10 @@ def choose(
         plans = [item.plan for item in done if item.plan and item.plan.schedule is None]
         what = f"no way that is allowed fits {format_bytes(budget_bytes)}"
         lines = "\n".join([f"{what}:", *table([*(item.way for item in done), *refused])])
-        hint = "give more, or allow other ways: chunk='auto', accumulate='auto'"
         if not plans:
-            raise UnsupportedError(lines, hint=hint)
+            raise UnsupportedError(lines, hint="give more")
         plan = min(plans, key=lambda plan: plan.min_feasible_bytes or 2 * budget_bytes)
-        raise InfeasibleBudgetError(lines, plan=plan, hint=hint)
+        raise InfeasibleBudgetError(lines, plan=plan, hint="give more")
     assert best.plan is not None
     way = replace(best.way, status="chosen")
     ways = [way if item is best else item.way for item in done]
@@ -175,7 +174,7 @@ def price(
     settings = _everything(settings)
     asked, refused = candidates(model, inputs, keywords, settings, price_all=True)
     settings.ranks.same("compare ways", {"ways": asked})
-    steps = _captured(model, inputs, keywords, settings, asked, first, refused)
+    steps = captured_ways(model, inputs, keywords, settings, asked, first, refused)
     steps.sort(key=lambda step: step.least_s)
     return [*(_priced(step, budget_bytes, True).way for step in steps), *refused]
 
@@ -222,7 +221,7 @@ class _Priced:
         return self.way.step_s * (1.0 if self.way.same_bits else 1.0 + MARGIN)
 
 
-def _captured(
+def captured_ways(
     model: nn.Module,
     inputs: tuple[Any, ...],
     keywords: Mapping[str, Any],
@@ -231,7 +230,15 @@ def _captured(
     first: CapturedStep | None,
     refused: list[Way],
 ) -> list[_CapturedWay]:
-    """The ways that can be captured; others go to `refused`, unless only one was asked for."""
+    """The ways that can be captured; others go to `refused`, unless only one was asked for.
+
+    Parameters
+    ----------
+    asked
+        What is captured.
+    first
+        The plain step, if it has been captured already.
+    """
     steps = []
     for chunks, num, offload in asked:
         link = settings.offload if offload else None

@@ -54,8 +54,10 @@ def captured_for(
         _check_belongs(plan, captured)
     except SchedsimError:
         narrow = captured.narrowed((inputs, keywords))
-        if narrow is not None and _belongs(plan, narrow):
-            return narrow, settings
+        while narrow is not None:
+            if _belongs(plan, narrow):
+                return narrow, settings
+            narrow = narrow.narrowed((inputs, keywords))
         # Bytes are read from a running step: memory that a thread frees late may have been counted.
         # Ranks agree on what they read, so that all of them measure a second time, or none.
         captured = _capture(plan, model, inputs, keywords, settings)

@@ -50,7 +50,8 @@ class CapturedStep:
         What a forward was seen to do besides computing, and the state of Python that the plan
         assumes: another state needs another plan.
     narrower
-        Makes, from inputs and keywords, the same step as a graph for smaller budgets, once.
+        Makes, from inputs and keywords, the same step as a graph for smaller budgets, once; that
+        may have one for still smaller ones.
     """
 
     level: str

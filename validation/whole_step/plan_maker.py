@@ -23,6 +23,7 @@ from ..ranks.members import communicates
 from ..ranks.wrappers import why_not_compared
 from ..user_warnings import warn_user
 from ..ways.choices import choose, wanted
+from ..ways.helpful import with_helpful_ways
 from .captured_step import CapturedStep
 from .step_bound import kept_within
 from .step_capture import BlockLevelWarning, capture_step
@@ -122,7 +123,10 @@ class PlanMaker:
 
         def planned_at(settings: Settings) -> tuple[PlannedStep, Ranks]:
             found = self._with_planners(settings, key)
-            planned = self._planned_for(key, inputs, keywords, found)
+            try:
+                planned = self._planned_for(key, inputs, keywords, found)
+            except InfeasibleBudgetError as error:
+                raise with_helpful_ways(error, self.model, inputs, keywords, found) from None
             assert self.budget_bytes is not None
             given = (inputs, keywords)
             return kept_within(self.model, found, planned, self.budget_bytes, given), found.ranks

@@ -22,6 +22,7 @@ from ..capture import CapturedGraph, capture
 from ..capture.capture import record_step
 from ..capture.program import generator_states_bytes
 from ..capture.program_builder import NoLossError
+from ..capture.summed_gradients import with_summed_gradients
 from ..compiled.compile_step import compiled_where_it_works
 from ..costs import counted_costs, device_costs
 from ..guards.reach import Reach
@@ -264,6 +265,8 @@ def _by_op(
             hint="level='block'",
         )
     captured: CapturedGraph = capture(model, inputs, loss, kwargs=keywords, recorded=recorded)
+    if micro:
+        captured = with_summed_gradients(captured)
     if settings.compile and captured.runnable:
         captured = compiled_where_it_works(captured)
     if not captured.runnable:
@@ -275,20 +278,24 @@ def _by_op(
         with torch.no_grad(), untouched(model):
             own.note(model(*inputs, **keywords))
     finish = partial(_with_costs, model, settings, state, added)
-    found = replace(finish(captured, (inputs, keywords)), output_class=own.output_class)
-    make = captured.narrower
-    known: list[CapturedStep | None] = []
-    if make is None:
-        return found
 
-    def narrower(given: Any) -> CapturedStep | None:
-        if not known:
-            with _kept_random_numbers(model):
-                graph = make()
-                known.append(None if graph is None else finish(graph, given))
-        return known[0] and replace(known[0], output_class=own.output_class)
+    def step_of(graph: CapturedGraph, given: Any) -> CapturedStep:
+        found = replace(finish(graph, given), output_class=own.output_class)
+        make = graph.narrower
+        known: list[CapturedStep | None] = []
+        if make is None:
+            return found
 
-    return replace(found, narrower=narrower)
+        def narrower(given: Any) -> CapturedStep | None:
+            if not known:
+                with _kept_random_numbers(model):
+                    smaller = make()
+                    known.append(None if smaller is None else step_of(smaller, given))
+            return known[0]
+
+        return replace(found, narrower=narrower)
+
+    return step_of(captured, (inputs, keywords))
 
 
 def _with_costs(
@@ -306,7 +313,7 @@ def _with_costs(
         costs = counted_costs(captured, costs)
     captured = captured.with_costs(costs)
     static = captured.graph.static_bytes
-    # From the second micro-batch on, gradients exist before the step; so may the caller's.
+    # Sums of gradients exist before each micro-batch, which adds to them; so may the caller's.
     several = isinstance(settings.accumulate, int) and settings.accumulate > 1
     kept = state.gradients_bytes * (int(settings.keep_gradients) + int(several))
     captured = captured.with_state(added + kept)

@@ -40,6 +40,8 @@ _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
 _FIRST_SHARE, _SMALL_GAP = 1 / 8, 0.001
 """Share of that work with which a search begins, and the gap to the bound that is small enough."""
 _STATE_TRIES = 4
+_MUCH_REPEATED = 0.2
+"""Share of a step's time that repeats take where smaller groups are tried: code is compiled."""
 
 
 @dataclass(frozen=True)
@@ -236,14 +238,45 @@ def plan_step(
         Nothing fits; the error names the least budget found feasible, and the op that sets it.
     """
     plan = plan_captured(captured, budget_bytes, settings)
-    narrow = None
-    if plan.schedule is None and given is not None:  # the same plan on all ranks
-        narrow = captured.narrowed(given, settings.ranks)
-    if narrow is not None:
-        other = plan_captured(narrow, budget_bytes, settings)
-        if other.schedule is not None or _least(other) < _least(plan):
-            captured, plan = narrow, other
+    if given is not None:
+        captured, plan = _taken_apart(captured, plan, budget_bytes, settings, given)
     return planned_step(captured, _feasible(captured, plan, settings), store_all_bytes, settings)
+
+
+def _taken_apart(
+    captured: CapturedStep, plan: Plan, budget_bytes: int, settings: Settings, given: Any
+) -> tuple[CapturedStep, Plan]:
+    """A step and its plan, or the same step as a graph for smaller budgets, if that is better.
+
+    Smaller groups are tried where nothing fits, and once where the plan repeats much: there they
+    may be quicker. All ranks have the same plans, and go the same way.
+    """
+    step, last = captured, plan
+    tries_once = last.schedule is not None and _repeats_much(step, last)
+    while last.schedule is None or tries_once:
+        tries_once = False
+        narrower = step.narrowed(given, settings.ranks)
+        if narrower is None:
+            break
+        step, last = narrower, plan_captured(narrower, budget_bytes, settings)
+        if _is_better(last, plan):
+            captured, plan = step, last
+        elif plan.schedule is not None:
+            break
+    return captured, plan
+
+
+def _repeats_much(captured: CapturedStep, plan: Plan) -> bool:
+    assert plan.makespan_s is not None
+    return plan.makespan_s > (1 + _MUCH_REPEATED) * captured.store_all_s
+
+
+def _is_better(plan: Plan, other: Plan) -> bool:
+    if plan.makespan_s is None or other.makespan_s is None:
+        return other.makespan_s is None and (
+            plan.makespan_s is not None or _least(plan) < _least(other)
+        )
+    return plan.makespan_s < other.makespan_s
 
 
 def _least(plan: Plan) -> int:
@@ -266,9 +299,8 @@ def _feasible(captured: CapturedStep, plan: Plan, settings: Settings) -> Plan:
                 else ""
             ),
             plan=plan,
-            hint=(f"budget={least}, " if least else "give more, ")
-            + ("a smaller optimizer state, " if settings.optimizer else "")
-            + "accumulate='auto' (micro-batches), or chunk='auto'"
+            hint=(f"budget={least}" if least else "give more")
+            + (", or a smaller optimizer state" if settings.optimizer else "")
             + plan.least.growing_hint,
         )
     return plan

@@ -71,7 +71,7 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
     (
         "--regather",
         "regather",
-        "Gather inputs again in the backward instead of keeping them (Megatron).",
+        "Run Megatron's layers: inputs gathered again in the backward, its fused kernels.",
     ),
     (
         "--whole-sequence",
@@ -100,6 +100,7 @@ class ClusterRequest:
     device: str
     efficiency: float | None
     flash: int
+    network: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def words(self) -> dict[str, Any]:
@@ -109,6 +110,7 @@ class ClusterRequest:
             "device": self.device,
             "efficiency": self.efficiency,
             "flash": self.flash,
+            "network": self.network,
             **self.options,
         }
 
@@ -137,6 +139,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         device: str,
         efficiency: float | None,
         flash: int,
+        network: float | None,
         **others: Any,
     ) -> Any:
         known = {name for _, name, _, _ in _OPTIONS} | {name for _, name, _ in _SWITCHES}
@@ -145,7 +148,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         options = {
             k: value for k, value in given.items() if value is not None and value is not False
         }
-        request = ClusterRequest(preset, devices, device, efficiency, flash, options)
+        request = ClusterRequest(preset, devices, device, efficiency, flash, network, options)
         return function(request=request, **others)
 
     made: Callable[..., Any] = wrapped
@@ -153,6 +156,11 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         made = click.option(flag, name, is_flag=True, help=text)(made)
     for flag, name, kind, text in reversed(_OPTIONS):
         made = click.option(flag, name, type=kind, help=text)(made)
+    made = click.option(
+        "--network",
+        type=float,
+        help="GB/s that a device sends to other nodes [50; 25 of an A100].",
+    )(made)
     made = click.option(
         "--flash", type=int, default=2, help="Which FlashAttention runs: 1, 2 (default) or 3."
     )(made)

@@ -42,6 +42,7 @@ def command_of(
         ("--device", request.device, "h100-80gb"),
         ("--efficiency", request.efficiency, None),
         ("--flash", request.flash, 2),
+        ("--network", request.network, None),
     ):
         words += [] if given == default else [flag, str(given)]
     words += option_words(values)

@@ -49,8 +49,8 @@ def test_recomputation_that_fits(capsys):
     assert document["training"]["recompute"] == "full"
 
 
-def test_a_trace(tmp_path):
-    """The trace shows one rank with its streams."""
+def test_a_trace(tmp_path, capsys):
+    """The trace shows one rank with its streams; a refused step writes none."""
     path = tmp_path / "rank.trace.json"
     assert run([*SMALL, "-o", str(path)]) == 0
     names = {
@@ -59,6 +59,10 @@ def test_a_trace(tmp_path):
         if event["name"] == "thread_name"
     }
     assert names == {"compute", "link:shard"}
+    assert f"wrote {path}" in capsys.readouterr().err
+    other = tmp_path / "other.trace.json"
+    assert run([*SMALL, "--loss-chunks", "2", "--launch", "torchtitan", "-o", str(other)]) == 2
+    assert not other.exists()
 
 
 @pytest.mark.parametrize(
@@ -71,9 +75,10 @@ def test_a_trace(tmp_path):
         (["--device", "h1000"], "unknown"),
         (["--batch", "0"], "batch 0 is not a whole number, 1 or more"),
         (["--seq", "0"], "seq 0 is not"),
-        (["--loss-chunks", "0"], "loss_chunks 0 is not"),
+        (["--loss-chunks", "0"], "--loss-chunks 0 is not"),
         (["--zero", "0"], "--zero 0 is not"),
         (["--fsdp", "0"], "--fsdp 0 is not"),
+        (["--network", "5"], "--network changes nothing here: 8 devices are in one node"),
         (["--tensor", "0"], "--tensor 0 is not"),
         (["--tensor", "-2"], "--tensor -2 is not"),
     ],
@@ -151,8 +156,8 @@ def test_every_option_is_seen(option, capsys):
     if option == "--chunks":
         without.pop("--schedule")  # one stage a device is the default order
     for given in (together("cluster", option), without):
-        if option == "--flash":
-            given["--seq"] = ("8192",)  # attention to few tokens takes as long as its bytes
+        if option in ("--flash", "--dispatcher"):
+            given["--seq"] = ("8192",)  # few tokens take as long as their bytes, or as parameters
         assert run(["cluster", *words(given), "--json"]) in (0, 1)
         found.append(json.loads(capsys.readouterr().out))
     seen = [(one["reserved_bytes"], one["peak_bytes"], one["step_s"]) for one in found]

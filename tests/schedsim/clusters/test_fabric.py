@@ -104,3 +104,14 @@ def test_an_unknown_device_names_those_of_clusters():
     with pytest.raises(SchedsimError) as caught:
         get_fabric("nothing-like-it")
     assert "h100-96gb" in caught.value.hint
+
+
+def test_a_network_of_ones_own():
+    """What crosses nodes takes longer over a slower one; what does not, does not."""
+    plain, slow = get_fabric("a100-80gb"), get_fabric("a100-80gb", network=6.25)
+    assert slow.far_bytes_per_s == plain.far_bytes_per_s / 4
+    assert slow.gather_s(1e9, 8, 8) == plain.gather_s(1e9, 8, 8)
+    assert slow.gather_s(1e9, 64, 64) > 3 * plain.gather_s(1e9, 64, 64)
+    for wrong in (0, -1.0, float("nan"), float("inf"), True):
+        with pytest.raises(SchedsimError, match=r"--network .* is no number of GB/s"):
+            get_fabric("a100-80gb", network=wrong)

@@ -124,6 +124,44 @@ def test_experts_on_tensor_parallel_ranks_are_said(whole):
     assert "expert_tensor_parallel_degree" not in titan(devices=8, tensor=2, seq=512)["parallelism"]
 
 
+def test_megatron_is_told_what_runs_beside_computation():
+    """Neither its reductions nor its gathers do by themselves; its loss is fused if it is told."""
+    flags = megatron(devices=8, state="megatron", seq=512, compiled_loss=True)
+    for name in ("--overlap-grad-reduce", "--overlap-param-gather", "--cross-entropy-loss-fusion"):
+        assert name in flags
+    alone = megatron(devices=8, tensor=8, state="megatron", seq=512)
+    assert "--overlap-grad-reduce" not in alone
+    assert "--cross-entropy-loss-fusion" not in alone
+
+
+def test_what_shards_nothing_is_launched_so():
+    """A state in bf16 is whole on every rank; torchtitan would shard it over `fsdp`."""
+    rows = titan(devices=8, state="bf16", seq=512)["parallelism"]
+    assert (rows["data_parallel_replicate_degree"], rows["data_parallel_shard_degree"]) == (8, 1)
+    with pytest.raises(UnsupportedError, match="no plain data parallelism beside other degrees"):
+        titan(devices=8, tensor=2, state="bf16", seq=512)
+    with pytest.raises(UnsupportedError, match="another mixed precision"):
+        titan(devices=8, fsdp=1, replicate=8, seq=512)
+
+
+def test_the_allocator_is_set_beside_the_settings():
+    """By a variable of the environment, in a comment."""
+    for framework, state in (("torchtitan", "fsdp2"), ("megatron", "megatron")):
+        found = schedsim.cluster("llama3.2-1b", devices=8, seq=512, expandable=True, state=state)
+        lines = launch_settings(found, framework).splitlines()
+        assert "# with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in lines
+
+
+def test_replicas_are_instances_of_megatrons_optimizer():
+    """FSDP2 has none there; torchtitan has a degree."""
+    words = {"devices": 8, "replicate": 2, "seq": 512}
+    flags = megatron(state="megatron", **words)
+    assert flags["--num-distributed-optimizer-instances"] == "2"
+    assert titan(**words)["parallelism"]["data_parallel_replicate_degree"] == 2
+    with pytest.raises(UnsupportedError, match="no replicas of FSDP2"):
+        megatron("llama3-8b", **words)
+
+
 def test_whole_sequences_are_megatrons():
     """Without its switch; torchtitan has no word for them."""
     words = {"devices": 8, "tensor": 2, "seq": 512, "whole_sequence": True}

@@ -11,7 +11,7 @@ LAYER = LayerCosts(1.0, 2.0, LayerSpan(1.0, 1.0), LayerSpan(2.0, 2.0), 0, 0, fro
 
 def step(gather_s, reduce_s, **settings):
     """Three layers of a second forward and two backward; unpacking and packing take no time."""
-    unit = LayerOnce(gather_s, 0.0, 0.0, reduce_s, 0.25)
+    unit = LayerOnce(gather_s, 0.0, 0.0, reduce_s, 0.0, 0.25)
     words = {"gathers": True, "stays": False, **settings}
     return LayersInTurn([LAYER] * 3, [unit] * 3, EndSeconds(), 10.0, **words)
 
@@ -20,12 +20,13 @@ def step(gather_s, reduce_s, **settings):
     ("gather_s", "reduce_s", "found"),
     [
         (0.0, 0.0, 9.0),
-        # Two gathers before the first layer begins, and one after the last layer's backward.
-        (0.5, 0.0, 10.5),
-        # A reduction after the last layer's backward, and one at the end.
-        (0.0, 0.5, 10.0),
-        # Links are the longer; two layers' backwards wait for what waits for the layer before.
-        (10.0, 10.0, 84.0),
+        # A gather before the first layer begins; all others are beside computation.
+        (0.5, 0.0, 9.5),
+        # A reduction at the end.
+        (0.0, 0.5, 9.5),
+        # Links are the longer: three gathers forward, two back, and three reductions; the first
+        # gather back waits for nothing.
+        (10.0, 10.0, 80.0),
     ],
 )
 def test_what_waits_for_what(gather_s, reduce_s, found):

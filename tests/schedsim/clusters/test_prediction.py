@@ -81,3 +81,11 @@ def test_which_flash_attention_is_refused_where_none_runs():
     with pytest.raises(SchedsimError, match="--flash does nothing with --eager-attention"):
         schedsim.cluster("llama3.2-1b", flash=3, **words)
     assert schedsim.cluster("llama3.2-1b", **words).step_s > 0
+
+
+def test_a_state_in_bf16_says_that_it_is_not_sharded():
+    """`--fsdp` takes all devices by default, and would shard another state."""
+    found = schedsim.cluster("llama3.2-1b", devices=8, seq=512, state="bf16")
+    assert any("--state bf16 shards nothing" in line for line in found.notes)
+    for words in ({"devices": 1, "state": "bf16"}, {"devices": 8}):
+        assert not schedsim.cluster("llama3.2-1b", seq=512, **words).notes

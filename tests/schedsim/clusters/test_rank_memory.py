@@ -50,6 +50,13 @@ def test_shards_over_the_context_too():
     assert state("llama3-8b", Degrees(fsdp=2, context=4)).total == one
 
 
+def test_each_replica_has_a_state_of_its_own():
+    """Of FSDP2 as of Megatron, in which replicas shared one before."""
+    for name in ("fsdp2", "megatron"):
+        one = state("llama3-8b", Degrees(fsdp=8), state=name).total
+        assert state("llama3-8b", Degrees(fsdp=8, replicate=4), state=name).total == one
+
+
 @pytest.mark.parametrize(
     "degrees",
     [

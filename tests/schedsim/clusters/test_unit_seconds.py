@@ -20,20 +20,23 @@ def unit(state, **degrees):
 @pytest.mark.parametrize("state", ["fsdp2", "megatron"])
 def test_gradients_in_fp32_are_reduced_to_shards(state):
     own = unit(state)
-    assert own.reduce_s(COUNT, SHARD) == own.link_s(4 * COUNT) > 0.0
+    assert own.reduce_s(COUNT) == own.link_s(4 * COUNT) > 0.0
 
 
-def test_replicas_add_up_shards():
-    once, twice = unit("fsdp2"), unit("fsdp2", replicate=2)
-    added = twice.fabric.all_reduce_s(4 * SHARD, 2, 8)
-    assert twice.reduce_s(COUNT, SHARD) == pytest.approx(once.reduce_s(COUNT, SHARD) + added)
+@pytest.mark.parametrize("state", ["fsdp2", "megatron"])
+def test_replicas_average_shards(state):
+    once, twice = unit(state), unit(state, replicate=2)
+    assert twice.reduce_s(COUNT) == once.reduce_s(COUNT)
+    assert twice.average_s(SHARD) == twice.fabric.all_reduce_s(4 * SHARD, 2, 8) > 0.0
+    assert once.average_s(SHARD) == 0.0
 
 
 def test_whole_gradients_in_half_precision_are_reduced_whole():
     own = unit("bf16")
-    assert own.reduce_s(COUNT, SHARD) == own.fabric.all_reduce_s(2 * COUNT, 4, 4)
+    assert own.reduce_s(COUNT) == own.fabric.all_reduce_s(2 * COUNT, 4, 4)
+    assert unit("bf16", replicate=2).average_s(SHARD) == 0.0
     alone = UnitSeconds(Degrees(), own.training, own.fabric)
-    assert alone.reduce_s(COUNT, COUNT) == 0.0
+    assert alone.reduce_s(COUNT) == 0.0
 
 
 def test_copies_move_what_they_read_and_write():

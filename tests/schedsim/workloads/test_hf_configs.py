@@ -83,6 +83,8 @@ def test_a_cluster_takes_the_same_names(tmp_path):
     found = hf_architecture(f"hf:{path},layers=5")
     assert (found.name, found.num_layers, found.tied) == ("made", 5, True)
     assert hf_architecture("hf:Qwen/Qwen3-8B").name == "qwen3-8b"
+    with pytest.raises(SchedsimError, match="are those published"):
+        hf_architecture("hf:Qwen/Qwen3-8B,layers=5")
     with pytest.raises(SchedsimError, match="no language model"):
         hf_architecture("hf:openai/whisper-large-v3")
     with pytest.raises(SchedsimError, match="neither a file nor a model that is known"):

@@ -17,6 +17,7 @@ from schedsim.validation.compiled.compile_step import CompileWarning  # noqa: E4
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
+from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 from schedsim.validation.compiled.scratch_of_layouts import needs_planes  # noqa: E402
 from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
@@ -282,7 +283,9 @@ def test_in_small_groups_a_convolution_with_a_large_weight_keeps_its_layout(unco
     torch.manual_seed(0)
     model, inputs = Deep(), (torch.randn(2, 3, 14, 14), torch.randn(2))
     captured = captured_step(model, inputs, nn.functional.mse_loss)
-    wide, narrow = (fused(captured.program, Groups(), narrow=narrow) for narrow in (False, True))
+    wide, narrow = (
+        fused(captured.program, Groups(), size=size) for size in (GroupSize.LARGE, GroupSize.SMALL)
+    )
     assert all(stride[1] == 1 for _, stride in layouts(wide))
     first, last = (3, 14, 14), (16, 7, 7)
     read = {shape[1:]: stride[1] for shape, stride in layouts(narrow)}

@@ -10,8 +10,9 @@ from fused_steps import branched, captured_step, convolutional, gated  # noqa: E
 from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
 from schedsim.validation.compiled.clusters import MOST_OPS, FusionClusters, StorageReaders  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
-from schedsim.validation.compiled.fuse import fused  # noqa: E402
+from schedsim.validation.compiled.fuse import _in_clusters, fused  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
+from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 
 from schedsim import Schedule, simulate  # noqa: E402
 from schedsim.api import try_plan  # noqa: E402
@@ -131,6 +132,20 @@ def test_narrow_groups_fit_the_least_budget_of_the_ops():
         return try_plan(graph, 1, "auto", effort=0.5).min_feasible_bytes
 
     wide = fused(captured.program, Groups())
-    narrow = fused(captured.program, Groups(), narrow=True)
+    narrow = fused(captured.program, Groups(), size=GroupSize.SMALL)
     by_op = least(captured.program)
     assert least(narrow) <= by_op < 1.2 * by_op < least(wide)
+
+
+def test_groups_of_middle_size_need_no_more_room_than_a_kernel():
+    """So they are fewer than small ones, and none of them sets the least budget."""
+    captured = captured_step(*convolutional())
+    num = {}
+    for size in GroupSize:
+        _, clusters = _in_clusters(captured.program, size)
+        num[size] = len(clusters.members)
+        kernels = [i for i in clusters.reading.ops if not clusters.can_fuse(i)]
+        largest = max(clusters._room_bytes([i]) for i in kernels)
+        rooms = [clusters._room_bytes(ops) for ops in clusters.members.values() if len(ops) > 1]
+        assert (max(rooms) > largest) == (size is GroupSize.LARGE)
+    assert num[GroupSize.LARGE] < num[GroupSize.MEDIUM] < 0.7 * num[GroupSize.SMALL]

@@ -13,6 +13,7 @@ from schedsim.validation.capture.program import refs  # noqa: E402
 from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
+from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 from schedsim.validation.costs.measured import measure_call  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -71,11 +72,11 @@ def test_a_small_depthwise_kernel_stays_in_channels_last():
     assert images(program) == [1, 1]
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-def test_gradients_are_the_plain_ones(narrow, uncompiled):
+@pytest.mark.parametrize("size", GroupSize)
+def test_gradients_are_the_plain_ones(size, uncompiled):
     """Copies into planes change nothing but rounding, whatever the other ops are laid out as."""
     model, inputs, captured, _ = stepped(7)
-    program = fused(captured.program, Groups(), narrow=narrow)
+    program = fused(captured.program, Groups(), size=size)
     assert images(program) == [64, 64]
     step = replace(captured, program=program, graph=to_graph(program, "planes", 0))
     module, loss = step.module(Schedule.store_all(step.graph)), nn.functional.mse_loss

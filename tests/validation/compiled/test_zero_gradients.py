@@ -10,6 +10,7 @@ from fused_steps import chain_program  # noqa: E402
 from schedsim.validation.capture.program import Call, Ref  # noqa: E402
 from schedsim.validation.compiled.fuse import fused, fused_without  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
+from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 from schedsim.validation.compiled.zero_gradients import (  # noqa: E402
     keeps_layouts,
     with_zero_gradients,
@@ -46,7 +47,7 @@ def test_groups_read_one_number_and_give_what_they_gave(traced):
     """The gradient of the second output is zero, and as large as a number."""
     groups = Groups()
     large = fused(traced, groups)
-    found = fused_without(traced, [1], groups, narrow=False)
+    found = fused_without(traced, [1], groups, size=GroupSize.LARGE)
     assert [call.name for call in found.calls] == [call.name for call in large.calls]
     zero = found.values[found.tangents[1]]
     assert zero.stride == (0, 0, 0)
@@ -76,7 +77,7 @@ def test_groups_read_one_number_and_give_what_they_gave(traced):
 @pytest.mark.slow
 def test_kernels_that_would_read_it_have_no_such_form(traced):
     """The gradient of the first output goes into a product of matrices as it comes."""
-    assert fused_without(traced, [0], Groups(), narrow=False) is None
+    assert fused_without(traced, [0], Groups(), size=GroupSize.LARGE) is None
 
 
 @pytest.mark.parametrize(("traced_as", "is_kept"), [((8, 1), True), ((1, 4), False)])

@@ -178,3 +178,32 @@ class Breaks(nn.Module):
 def test_code_between_graphs_over_the_budget_is_said():
     (line,) = lines_of_call(Breaks(), (torch.randn(256, 64),), 1_000_000)
     assert "has taken 4." in line
+
+
+class BrokenSkips(Skips):
+    """The skip connections lead over a graph break."""
+
+    def forward(self, x):
+        held = []
+        for layer in self.layers[:8]:
+            x = torch.tanh(layer(torch.tanh(x)))
+            held.append(x)
+        torch._dynamo.graph_break()
+        for layer in self.layers[8:]:
+            x = torch.tanh(layer(x + held.pop()))
+        return x
+
+
+@pytest.mark.slow
+def test_over_a_share_the_line_of_the_call_comes_when_the_share_is_known():
+    """The code between the graphs is measured in the loop."""
+    torch.manual_seed(0)
+    model, x = BrokenSkips(), torch.randn(256, 64)
+    assert lines_of_call(model, (x,), "60%") == []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            model(x).square().mean().backward()
+            model.zero_grad()
+    (line,) = [str(w.message) for w in caught if "in the call" in str(w.message)]
+    assert line in schedsim.drop_in_report(model)

@@ -8,13 +8,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from schedsim.validation.compiled.group_sizes import GroupSize
 from schedsim.validation.drop_in.call_report import describe_calls, describe_checks
 
 
-def part(name, seconds, compared=0, small=False, names=()):
+def part(name, seconds, compared=0, size=GroupSize.LARGE, names=()):
     return SimpleNamespace(
         name=name,
-        has_small_groups=small,
+        group_size=size,
         graph=SimpleNamespace(ops=[SimpleNamespace(time_s=1.0)] * 2),
         cost=lambda number, binding: SimpleNamespace(kept_bytes=1000 * number, time_s=seconds),
         sizes=SimpleNamespace(
@@ -41,7 +42,7 @@ def test_the_sizes_that_were_planned_for_are_named():
 
 
 def test_small_groups_are_told():
-    [line] = describe_calls([part("step", 2.0, small=True)], {(0, 0): 1})
+    [line] = describe_calls([part("step", 2.0, size=GroupSize.SMALL)], {(0, 0): 1})
     assert line.endswith("+0.00%, groups are small")
 
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from fused_steps import Branches, branched, left_by  # noqa: E402
 from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
+from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.whole_step import plan_maker  # noqa: E402
@@ -92,7 +93,7 @@ def _in_place(rank, kind, budgets):
     patch.undo()
     session = session_in(model)
     assert session.peak_bytes <= session.budget_bytes
-    return any(part.has_small_groups for part in session.parts), off
+    return any(part.group_size is not GroupSize.LARGE for part in session.parts), off
 
 
 @pytest.mark.slow

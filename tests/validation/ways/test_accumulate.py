@@ -11,7 +11,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
+from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
+from schedsim.validation.ways.accumulate import _nothing  # noqa: E402
+from schedsim.validation.whole_step.step_capture import SCALARS_BYTES  # noqa: E402
 from step_models import make_step  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -79,6 +82,33 @@ def test_the_measured_peak_is_the_predicted_one(level):
     assert (0.97 if level == "block" else 0.8) * peak <= seen.measured_bytes[0] <= peak
     assert peak <= module.budget_bytes
     assert module.plan.setting.step.accumulate == 4
+
+
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_gradients_of_one_micro_batch_are_never_all_there_beside_their_sums(compile):
+    """Wide layers on few rows: parameters, sums and one gradient, as predicted but for scalars."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(6)))
+    inputs = torch.randn(4, 64), torch.randn(4, 64)
+    module = made(model, inputs, "op", 2, budget="200%", compile=compile)
+    weights = 6 * 64 * 64 * 4
+    assert module.plan.peak_bytes < 2.4 * weights
+    peak = module.plan.peak_bytes
+    assert peak - 2 * SCALARS_BYTES <= measured(module, model, inputs) <= peak
+
+
+def measured(module, model, inputs):
+    """The peak of a step with all that is resident."""
+    [reading] = AllocatorMeter().read(lambda: module(*inputs).backward())
+    return storage_bytes([*model.parameters(), inputs]) + reading.peak_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_a_sum_changes_no_bit_of_its_first_gradient(dtype):
+    """Of a gradient of minus zero, for one: plus zero would."""
+    gradient = torch.tensor([-0.0, 0.0, 1.5, -3.0], dtype=dtype)
+    total = _nothing(nn.Parameter(torch.ones_like(gradient))).add_(gradient)
+    assert torch.equal(total.view(torch.uint8), gradient.view(torch.uint8))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -241,11 +271,11 @@ def test_a_language_model_of_transformers():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
 
 
-def _ddp(rank):
+def _ddp(rank, level):
     x, target = some_data()
     half = slice(32 * rank, 32 * (rank + 1))
     model, plain = a_model(), a_model()
-    module = made(model, (x[half], target[half]), "block", 4, budget="150%")
+    module = made(model, (x[half], target[half]), level, 4, budget="150%")
     parallel = nn.parallel.DistributedDataParallel(module)
     for _ in range(2):
         model.zero_grad()
@@ -255,6 +285,7 @@ def _ddp(rank):
         torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_distributed_data_parallel_averages_once_per_step():
+@pytest.mark.parametrize("level", LEVELS)
+def test_distributed_data_parallel_averages_once_per_step(level):
     """Gradients of micro-batches are averaged over ranks when all are done."""
-    run_ranks(_ddp, 2)
+    run_ranks(_ddp, 2, level)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from made_ranks import on_ranks  # noqa: E402
 from schedsim.validation.ranks.one_plan import plan_hash  # noqa: E402
+from schedsim.validation.whole_step import step_planning  # noqa: E402
 from schedsim.validation.whole_step.step_capture import capture_step  # noqa: E402
 from schedsim.validation.whole_step.step_planning import plan_step  # noqa: E402
 from schedsim.validation.whole_step.step_settings import Settings  # noqa: E402
@@ -86,3 +87,39 @@ def test_ranks_have_small_groups_together_or_not_at_all(captured):
         return _step_of(rank, captured, lambda rank: rank == 0).narrowed((), ranks)
 
     assert on_ranks(2, narrowed) == [None, None]
+
+
+SETTINGS = Settings("100%", lambda y: y.square().mean(), level="op")
+
+
+def _planned(step, budget_bytes=10**6):
+    return plan_step(step, budget_bytes, 10**6, SETTINGS, ((torch.randn(4, 8),), {}))
+
+
+@pytest.mark.parametrize("captured", ["op"], indirect=True)
+def test_the_next_smaller_groups_are_tried_where_nothing_fits(captured):
+    """Not the smallest at once, which are slower; and those where the next do not fit either."""
+    small = _slower(captured, 5)
+    middle = replace(_slower(captured, 2), narrower=lambda given: small)
+    too_large = replace(_step_of(0, captured, bool), narrower=lambda given: middle)
+    assert _planned(too_large).captured.store_all_s == middle.store_all_s
+    neither = replace(_step_of(0, captured, bool), narrower=lambda given: small)
+    both = replace(_step_of(0, captured, bool), narrower=lambda given: neither)
+    assert _planned(both).captured.store_all_s == small.store_all_s
+
+
+@pytest.mark.parametrize("captured", ["op"], indirect=True)
+def test_smaller_groups_are_tried_once_where_a_plan_repeats_much(captured, monkeypatch):
+    """The quicker of both plans is taken; without repeats no code is compiled."""
+    asked, wide = [], _slower(captured, 1)
+
+    def with_groups(step):
+        return replace(wide, narrower=lambda given: asked.append(step) or step)
+
+    quick, slow = _slower(captured, 0.5), _slower(captured, 50)
+    assert _planned(with_groups(quick)).captured.store_all_s == wide.store_all_s
+    assert not asked
+    monkeypatch.setattr(step_planning, "_MUCH_REPEATED", -0.1)
+    assert _planned(with_groups(quick)).captured.store_all_s == quick.store_all_s
+    assert _planned(with_groups(slow)).captured.store_all_s == wide.store_all_s
+    assert len(asked) == 2

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from schedsim.units import format_bytes
 
+from ...measure.storage import storage_bytes
 from ..records.outside_code import OutsideBytes
 from ..records.step_recorder import StepReading
 from .held_state import HeldState
@@ -29,14 +30,14 @@ class BehindBackward:
 
     def __init__(self, held: HeldState) -> None:
         self._held = held
-        self._before: set[int] = set()
+        self._gradient_bytes = 0  # as the step began
         self._peak_bytes = 0  # in the step that was measured last
         self._is_said = self._ignores_left = False
         self._left: dict[int, int] = {}
 
     def begin(self) -> None:
-        """The step begins: the record tells nothing of the gradients that are there."""
-        self._before = set(self._held.gradients())
+        """The step begins."""
+        self._gradient_bytes = storage_bytes(self._held.present_gradients())
 
     def see(
         self,
@@ -78,12 +79,9 @@ class BehindBackward:
     def peak_bytes(self, stretch: OutsideBytes, given_bytes: int) -> int:
         """The most bytes in the last `stretch` of the record, beside those that the step is given.
 
-        Not counted is what the loop holds from before the step, and gradients from before it that
-        are gone by the end.
+        Not counted is what the loop holds from before the step.
         """
-        gradients = self._held.gradients()
-        staying = sum(size for it, size in gradients.items() if it in self._before)
-        return self._held.lasting_bytes + staying + given_bytes + stretch.top
+        return self._held.lasting_bytes + self._gradient_bytes + given_bytes + stretch.top
 
     def left_bytes(self, blocks: Mapping[int, int], coming: Container[int]) -> int:
         """Bytes of the `blocks` that the loop holds as the next step begins.

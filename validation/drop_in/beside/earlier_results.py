@@ -23,6 +23,7 @@ class EarlierResults:
 
     def __init__(self) -> None:
         self._rows: list[Result] = []
+        self._few_bytes = 0
         self.stale: list[Result] = []
 
     def add(self, results: Iterable[Result]) -> None:
@@ -64,10 +65,11 @@ class EarlierResults:
         if found:
             places = fixed()
             found = [it for it in found if it.place not in places]
-        num_bytes = alive_bytes(found)
+        num_bytes, self._few_bytes = alive_bytes(found), few_bytes
         self.stale = found if num_bytes > few_bytes else []
         return num_bytes
 
     def stay_bytes(self) -> int:
-        """Bytes of those of the present step that are there still."""
-        return alive_bytes(self.stale)
+        """Bytes of those of the present step that are there still; none where they are a few."""
+        there = alive_bytes(self.stale)
+        return there if there > self._few_bytes else 0

@@ -173,10 +173,13 @@ class HeldState:
         """Bytes of the parameters and buffers that are there, by their addresses."""
         return bytes_by_place(self._alive())
 
+    def present_gradients(self) -> list[torch.Tensor]:
+        """The gradients at present."""
+        return [it for t in self._alive() if t.is_leaf and (it := t.grad) is not None]
+
     def gradients(self) -> dict[int, int]:
         """Bytes of the gradients at present, by their addresses."""
-        alive = self._alive()
-        return bytes_by_place([t.grad for t in alive if t.is_leaf and t.grad is not None])
+        return bytes_by_place(self.present_gradients())
 
     def counted_places(self) -> set[int]:
         """The addresses of all parameters, buffers and gradients that count, here or beside."""
@@ -192,9 +195,8 @@ class HeldState:
     @property
     def total_bytes(self) -> int:
         """All of these bytes, at present, and what other models hold."""
-        alive = self._alive()
         # Gradients may be views of buckets, which then count once, and whole.
-        gradients = [it for t in alive if t.is_leaf and (it := t.grad) is not None]
+        gradients = self.present_gradients()
         buckets = sum(map(bucket_bytes_now, self._wrappers))
         own = self.lasting_bytes + storage_bytes(gradients) + buckets
         return own + self._gradients_beside()

@@ -17,6 +17,7 @@ from ..records.present_step import PresentStep
 from ..records.step_calls import PartCall
 from .earlier_results import EarlierResults
 from .held_state import HeldState
+from .made_between import MadeBetween
 from .process_ledger import Member
 
 _FEW = 2**-10
@@ -42,6 +43,10 @@ class ResidentBytes:
     ----------
     earlier : EarlierResults
         Results of earlier steps, which the loop may hold.
+    made : MadeBetween
+        What else the loop holds of them.
+    watched_bytes
+        Bytes of those that are watched in the present step.
     member : Member
         The model among all with a budget.
     others_bytes
@@ -50,7 +55,8 @@ class ResidentBytes:
 
     def __init__(self, step: PresentStep, held: HeldState) -> None:
         self._step, self._held = step, held
-        self.earlier = EarlierResults()
+        self.earlier, self.made = EarlierResults(), MadeBetween()
+        self.watched_bytes = 0
         self.member = Member(step, held)
         self.others_bytes = 0
         self._handed: dict[int, int] = {}  # inputs of the model's next forward
@@ -96,12 +102,21 @@ class ResidentBytes:
 
     def _stale_bytes(self, budget_bytes: int | None) -> tuple[int, int]:
         """Bytes of results of earlier steps that are there; or room for them, if they are few."""
+        self.watched_bytes = 0
         if budget_bytes is None:
             self.earlier.stale = []
             return 0, 0
         few = int(budget_bytes * _FEW)
+        self.earlier.add(self.made.look(self._counted_places))
         found = self.earlier.begin_step(self._step.given, lambda: self._held.places, few)
-        return (found, 0) if self.earlier.stale else (0, _room_for(found))
+        unseen = self.made.unseen_bytes if self.made.num_bytes > few else 0
+        if self.earlier.stale:
+            self.watched_bytes = found
+            return found + unseen, 0
+        return unseen, _room_for(found)
+
+    def _counted_places(self) -> set[int]:
+        return self._held.counted_places() | self.earlier.places()
 
     def leave(self, calls: Iterable[PartCall]) -> None:
         """These calls count as resident from now on."""

@@ -61,7 +61,11 @@ class ScheduleComparison:
 
     def difference(self, number: int, other: int) -> str | None:
         """The difference between the schedules `number` and `other`; ``None`` if none."""
+        it = self._part
         lacking = self._lacking(number, other)
+        most = max(it.compared_bytes(n, self._binding, lacking) for n in (number, other))
+        if most > (room := self._room_bytes()):
+            it.session.say_over(it, most - int(room))
         expected = self._left_by(other, lacking)
         try:
             found = self._left_by(number, lacking)

@@ -80,9 +80,14 @@ def results_of(tensors: Iterable[torch.Tensor]) -> tuple[Result, ...]:
     return tuple(found)
 
 
+def bytes_of(results: Iterable[Result]) -> int:
+    """Bytes of `results`; storages that two share count once."""
+    return sum({r.place: r.size_bytes for r in results}.values())
+
+
 def alive_bytes(results: Iterable[Result]) -> int:
-    """Bytes of those of `results` that are there; storages that two share count once."""
-    return sum({r.place: r.size_bytes for r in results if not r.is_gone}.values())
+    """Bytes of those of `results` that are there."""
+    return bytes_of(it for it in results if not it.is_gone)
 
 
 def gone_among(results: Sequence[Result]) -> frozenset[int]:

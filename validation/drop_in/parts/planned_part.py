@@ -435,6 +435,20 @@ class PlannedPart:
             math.fsum(times.tolist()),
         )
 
+    def compared_bytes(self, number: int, binding: Binding, lacking: frozenset[int]) -> int:
+        """The peak of both halves by schedule `number` where nobody holds the outputs.
+
+        Parameters
+        ----------
+        lacking
+            Gradients that do not come, if the backward runs without them.
+        """
+        if lacking:
+            cost = self.cost(number, binding)
+            return max(cost.forward_bytes, cost.backward_bytes)
+        dropped = OutputUse(frozenset(range(len(self.program.held))))
+        return int(self._memory(number, binding, dropped).max())
+
     def quickest_first(self) -> list[int]:
         """The numbers of the schedules, in the order of their measured times."""
         if len(self._quickest) != len(self.schedules):

@@ -1,8 +1,8 @@
-"""Parts of compiled steps in small groups, where the budget does not fit their large ones."""
+"""Parts of compiled steps in smaller groups, where the budget does not fit their large ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class SmallGroups:
-    """Puts parts in small groups in the place of parts in large ones, which are quicker.
+    """Puts parts in smaller groups in the place of parts in large ones, which are quicker.
 
     Ranks decide each for itself: autograd calls the same part on all of them, whose gradients come
     in the order of its large groups, and what gathers or reduces around parts does not see groups.
@@ -41,7 +41,7 @@ class SmallGroups:
         self.is_compared = True
 
     def or_small(self, indices: Iterable[int], plan: Callable[[], T]) -> T:
-        """What `plan` finds; where it finds nothing, what it finds with small groups.
+        """What `plan` finds; where it finds nothing, what it finds with smaller groups.
 
         Parameters
         ----------
@@ -51,43 +51,55 @@ class SmallGroups:
         Raises
         ------
         InfeasibleBudgetError
-            Nothing fits; of both errors, the one that names less. The parts are left as they were
+            Nothing fits; of all errors, the one that names least. The parts are left as they were
             for it.
         """
+        indices = list(dict.fromkeys(indices))
         try:
             return plan()
         except InfeasibleBudgetError as error:
-            made = self._make_small(dict.fromkeys(indices))
-            if not made:
-                raise
-            try:
-                return plan()
-            except InfeasibleBudgetError as other:
-                least = _least(other) < _least(error)
-                if not least:
-                    self._make_large(made)
-                raise (other if least else error) from None
+            least, parts = error.with_traceback(None), self._now(indices)
+        try:
+            while self._make_smaller(indices):
+                try:
+                    return plan()
+                except InfeasibleBudgetError as error:
+                    if _least(error) < _least(least):
+                        least, parts = error.with_traceback(None), self._now(indices)
+            self._put(parts)
+            raise least from None
+        finally:
+            del least  # in a cycle with this frame, it would hold the frames of the step
 
-    def _make_small(self, indices: Iterable[int]) -> list[int]:
-        made = []
+    def _now(self, indices: Iterable[int]) -> dict[int, TracedPart]:
+        return {index: self._parts[index] for index in indices}
+
+    def _make_smaller(self, indices: Iterable[int]) -> bool:
+        """Put each part in the next smaller groups; whether any part has some."""
+        found = False
         for index in indices:
-            large = self._parts[index]
-            small = None if index in self._large else large.with_small_groups()
-            if small is not None:
-                self._large[index], self._parts[index] = large, small
+            large = self._large.get(index, self._parts[index])
+            smaller = large.in_smaller_groups()
+            if smaller is not None:
+                self._large[index], self._parts[index] = large, smaller
                 self._note(index)
-                made.append(index)
-        return made
+                found = True
+        return found
+
+    def _put(self, parts: Mapping[int, TracedPart]) -> None:
+        """Put `parts`, which stood at these numbers before, there again."""
+        for index, part in parts.items():
+            if self._parts[index] is not part:
+                large = self._large[index]
+                large.runs_as(part)
+                self._parts[index] = part
+                if part is large:
+                    del self._large[index]
+                self._note(index)
 
     def make_large(self) -> None:
         """Put the parts in large groups again, for a plan to come."""
-        self._make_large(list(self._large))
-
-    def _make_large(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            self._parts[index] = self._large.pop(index)
-            self._parts[index].take_back()
-            self._note(index)
+        self._put(dict(self._large))
 
     def _note(self, index: int) -> None:
         self.num_changes += 1

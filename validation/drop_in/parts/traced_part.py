@@ -17,6 +17,7 @@ from ...compiled.compile_step import (
     narrower_where_it_works,
     without_gradients_where_it_works,
 )
+from ...compiled.group_sizes import GroupSize
 from ...costs.lent_tensors import lending
 from ...guards.backward_place import BackwardAutocast
 from ...op_level.random_replay import RandomReplay
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
     from .own_zeros import OwnZeros
 
 
+_SIZES = tuple(GroupSize)
+_NUMBER_BITS = 32
+"""Of the number of a schedule, where it is marked with the size of groups."""
+
+
 class TracedPart(PlannedPart):
     """The object that AOTAutograd calls for one graph of Dynamo.
 
@@ -49,8 +55,8 @@ class TracedPart(PlannedPart):
         Outputs for which the backward was traced without a gradient: none will come.
     program
         The program in groups, if it is to run by these.
-    has_small_groups
-        Whether they are small ones, in the place of the part that autograd calls.
+    group_size
+        Of these groups; below the largest it stands in the place of the part that autograd calls.
 
     Attributes
     ----------
@@ -65,8 +71,8 @@ class TracedPart(PlannedPart):
         end.
     layouts
         What runs backwards whose gradients come in other forms; ``None`` where nothing does.
-    has_small_groups
-        Whether it runs in small groups, in the place of the part that autograd calls.
+    group_size : GroupSize
+        Of its groups, if it runs by any.
     is_followed
         Whether other graphs of the same call may follow, because Dynamo breaks its trace.
     met
@@ -86,18 +92,18 @@ class TracedPart(PlannedPart):
         compiled: bool = False,
         lacking: Container[int] = (),
         program: Program | None = None,
-        has_small_groups: bool = False,
+        group_size: GroupSize = GroupSize.LARGE,
     ) -> None:
         if program is None:
             program = joint.program
             if compiled:
                 program = fused_where_it_works(program, name, session.groups)
         super().__init__(joint, program, name, session.options.keep, lacking)
-        self.session, self.has_small_groups = session, has_small_groups
+        self.session, self.group_size = session, group_size
         self.is_followed = False
         self.code = PartCode(joint, program, self.sizes.names, compiled=compiled)
-        self._small: TracedPart | None = None
-        self._runs_small = False
+        self._smaller: list[TracedPart] = []  # the same part in smaller groups, the larger first
+        self._running = 0  # which of these runs where autograd calls this one; 0 for none
         self.backward_place = BackwardAutocast()
         self._counts = [0] * self.graph.num_ops
         self._zeros = tuple(self._counts)
@@ -111,53 +117,61 @@ class TracedPart(PlannedPart):
 
     # -- the same part in other forms -------------------------------------------------------------
 
-    def with_small_groups(self) -> TracedPart | None:
-        """The same part in groups that take less room, which runs in its place from now on.
+    def in_smaller_groups(self) -> TracedPart | None:
+        """The same part in groups that take less room than its present ones, from now on.
 
         ``None`` if there are none. Their code is compiled once.
         """
-        if self._small is None:
-            program = narrower_where_it_works(
-                self._joint.program, self.program, self.session.groups
+        present = self._present
+        if self._running == len(self._smaller):
+            made = narrower_where_it_works(
+                self._joint.program, present.program, self.session.groups, present.group_size
             )
-            if program is None:
+            if made is None:
                 return None
-            self._small = TracedPart(
+            program, size = made
+            smaller = TracedPart(
                 self.session,
                 self._joint,
                 self.name,
                 compiled=True,
                 lacking=self._lacking,
                 program=program,
-                has_small_groups=True,
+                group_size=size,
             )
-            self._small.backward_place = self.backward_place
-            self._small.share_buffers(self)
-            self._small.is_followed, self._small.own_zeros = self.is_followed, self.own_zeros
-            self._small.layouts, self._small.makes_zeros = self.layouts, self.makes_zeros
-        self._runs_small = True
-        self._small.uses_as(self)
-        return self._small
-
-    def mark(self, number: int) -> int:
-        """The schedule `number` as one number, which tells these groups from the other ones."""
-        return ~number if self.has_small_groups else number
-
-    def take_back(self) -> None:
-        """Run by large groups again; calls of the part in small groups may still be in flight."""
-        self._runs_small = False
+            smaller.backward_place = self.backward_place
+            smaller.share_buffers(self)
+            smaller.is_followed, smaller.own_zeros = self.is_followed, self.own_zeros
+            smaller.layouts, smaller.makes_zeros = self.layouts, self.makes_zeros
+            self._smaller.append(smaller)
+        self._running += 1
+        self._present.uses_as(present)
+        return self._present
 
     @property
     def _present(self) -> TracedPart:
         """The part that runs where autograd calls this one."""
-        return self._small if self._runs_small and self._small is not None else self
+        return self._smaller[self._running - 1] if self._running else self
+
+    def mark(self, number: int) -> int:
+        """The schedule `number` as one number, which tells these groups from the other ones."""
+        return (_SIZES.index(self.group_size) << _NUMBER_BITS) + number
+
+    def runs_as(self, part: TracedPart) -> None:
+        """Run as itself again, or in smaller groups; calls in other ones may be in flight."""
+        self._running = 0 if part is self else self._smaller.index(part) + 1
+
+    def _marked(self, number: int) -> TracedPart:
+        """The part that has marked `number`."""
+        size = _SIZES[number >> _NUMBER_BITS]
+        return next((part for part in self._smaller if part.group_size is size), self)
 
     def without_gradients(self, lacking: Collection[int]) -> TracedPart | None:
         """The same part for a backward without these gradients; ``None`` if it has no such form."""
         program = None
         if self.program is not self._joint.program:  # else inductor did not compile it
             program = without_gradients_where_it_works(
-                self._joint.program, lacking, self.session.groups, narrow=self.has_small_groups
+                self._joint.program, lacking, self.session.groups, size=self.group_size
             )
         if program is None:
             return None
@@ -307,9 +321,7 @@ class TracedPart(PlannedPart):
     def backward(self, arguments: list[Any]) -> list[Any]:
         """The gradients of the arguments of `forward`; `arguments` is emptied."""
         with self.session.telling():
-            small = self._small
-            part = self if small is None or int(arguments[0][0]) >= 0 else small
-            return part._backward(arguments)
+            return self._marked(int(arguments[0][0]))._backward(arguments)
 
     def _backward(self, arguments: list[Any]) -> list[Any]:
         num_given = len(self.program.tangents)
@@ -317,7 +329,7 @@ class TracedPart(PlannedPart):
         del arguments[len(arguments) - num_given :]
         header = arguments.pop(0)
         number, *binding = header.tolist()
-        number = self.mark(number)  # which is its own inverse
+        number -= self.mark(0)
         self.session.backward_begins(self, header, given)
         lacking = frozenset(i for i, it in enumerate(given) if it is None)
         mine, constants = self.code.halves(number), self.program.constants

@@ -18,8 +18,9 @@ from .ordered_line import OrderedLine, least_budget
 
 _LONGER_SEARCHES = (4.0, 12.0)
 """Factors of effort by which a schedule is searched again where the first search finds none."""
-_FEW_RESULTS = 1024
-"""Bytes of results that a loop collects, as its losses, in a budget that is named before it."""
+_FEW_RESULTS, _FEW_SHARE = 1024, 2**-8
+"""Bytes, and a share, of a budget that is named: for results that a loop collects or holds between
+its steps, as its losses and what they are made of."""
 _QUICK_EFFORT = 0.03
 """Effort of a search that a step waits for, because its sizes came before their schedule."""
 
@@ -100,7 +101,7 @@ def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str
     optimizer, or for gradients that stay until the next backward, is no remedy.
     """
     states, gradients = known.coming_bytes, known.gradient_bytes()
-    budget = max(least, roomy_bytes or 0) + _FEW_RESULTS + known.growing_bytes + states + gradients
+    budget = _with_few(max(least, roomy_bytes or 0)) + known.growing_bytes + states + gradients
     adam = f", {format_bytes(states)} of that for the states of Adam" if states else ""
     budget = max(budget, known.optimizer_bytes() + _FEW_RESULTS)
     late = ", for gradients that it zeroes behind the next forward," if gradients else ""
@@ -121,9 +122,14 @@ def named_budget(known: KnownSteps, least: int) -> str:
     states = known.coming_bytes
     beside = known.growing_bytes + states + known.late_gradient_bytes()
     least = max(least, known.unmeasured_bytes(), known.optimizer_bytes() - beside)
-    least = max(least, known.uncounted_bytes())
+    least = _with_few(max(least, known.uncounted_bytes()))
     adam = f" ({format_bytes(states)} of that for the states of Adam)" if states else ""
     return f"budget={least + beside}{adam} for the kinds of steps that have run"
+
+
+def _with_few(num_bytes: int) -> int:
+    """`num_bytes`, and room for a few more: a refusal for these would name hardly more."""
+    return num_bytes + max(_FEW_RESULTS, int(_FEW_SHARE * num_bytes))
 
 
 def beside_a_step(known: KnownSteps) -> str:

@@ -84,12 +84,14 @@ class OutsideMeter(Protocol):
 
     Attributes
     ----------
-    left_blocks
+    left_blocks, held_blocks
         Once it has stopped: bytes by address of what the last stretch has allocated, and not
-        released. Empty on a CUDA device, whose own count tells what is resident.
+        released, and of what any other has. Empty on a CUDA device, whose own count tells what is
+        resident.
     """
 
     left_blocks: Mapping[int, int]
+    held_blocks: Mapping[int, int]
 
     def start(self) -> None:
         """Begin to measure."""
@@ -115,6 +117,7 @@ class CpuOutside:
 
     def __init__(self) -> None:
         self.left_blocks: Mapping[int, int] = NO_BLOCKS
+        self.held_blocks: Mapping[int, int] = NO_BLOCKS
         self._record = AllocatorRecord()
         self._released: list[int] = []  # for each phase of the record; 0 where a mark began it
         self._watched: list[dict[int, int]] = []  # for each stretch
@@ -157,6 +160,8 @@ class CpuOutside:
             released = left - net_left
             rows.append(OutsideBytes(most, left, level, top, net_most, net_left, released))
         self.left_blocks = blocks_left(phase)
+        alive = blocks_left(list(chain(*phases)))
+        self.held_blocks = {it: n for it, n in alive.items() if it not in self.left_blocks}
         return rows
 
 
@@ -164,7 +169,7 @@ class CudaOutside:
     """Measures by the statistics of the CUDA allocator, whose peak is reset at each mark."""
 
     def __init__(self, device: torch.device) -> None:
-        self.left_blocks: Mapping[int, int] = NO_BLOCKS
+        self.left_blocks = self.held_blocks = NO_BLOCKS
         self._device = device
         self._found: list[OutsideBytes] = []
         self._start = self._before = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...measure.allocator import NO_BLOCKS
+from ..parts.output_uses import Result, bytes_of
 from .held_results import HeldResults
 from .outside_code import OutsideBytes, OutsideMeter, joined
 from .step_calls import PartCall, StepCalls
@@ -31,6 +32,8 @@ class StepMeter:
         The results of the calls, watched until the step ends.
     begins_early
         Whether the record began before the code before the first part.
+    from_before
+        What was there as the record began, and may go: as it does, its bytes are free.
     """
 
     def __init__(self, meter: OutsideMeter) -> None:
@@ -38,10 +41,15 @@ class StepMeter:
         self.marks: list[Mark] = []
         self.results = HeldResults()
         self.begins_early = True
+        self.from_before: tuple[Result, ...] = ()
         meter.start()
 
     def mark(self, what: str, number: int, watched: Mapping[int, int] = NO_BLOCKS) -> None:
         """Note what is about to run."""
+        there = tuple(it for it in self.from_before if not it.is_gone)
+        if len(there) < len(self.from_before):
+            before, self.from_before = self.from_before, there
+            self.release(bytes_of(before) - bytes_of(there))
         self._meter.mark(watched)
         self.marks.append((what, number))
 
@@ -59,9 +67,23 @@ class StepMeter:
         """Once it has stopped: bytes by address of what the last stretch holds of its own."""
         return self._meter.left_blocks
 
+    @property
+    def held_blocks(self) -> Mapping[int, int]:
+        """Those of what the stretches before it have made, and what is there still."""
+        return self._meter.held_blocks
+
     def behind(self, stretches: list[OutsideBytes]) -> OutsideBytes | None:
         """The stretch behind the last backward; ``None`` if other code has run there."""
         return stretches[-1] if self.marks[-1][0] == OVER else None
+
+    def top_bytes(self, stretches: list[OutsideBytes]) -> int:
+        """The most bytes beyond those at the start of the record, the last stretch apart."""
+        words = [_START[0], *(what for what, _ in self.marks)][: len(stretches) - 1]
+        turn = words.index("backward") if "backward" in words else len(words)
+        tops = [it.top for it in stretches[:-1]]
+        # In front of the first backward results of the step before may go.
+        tops[turn - 1] = stretches[turn - 1].level + stretches[turn - 1].net_most
+        return max(0, *tops)
 
     def front(self, first: OutsideBytes, made_before: int, *, is_resident: bool) -> OutsideBytes:
         """The bytes of the code before the first part, from those of the `first` stretch.

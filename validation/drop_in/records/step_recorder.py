@@ -26,19 +26,21 @@ class StepReading(NamedTuple):
     Attributes
     ----------
     record
-        The bytes around the parts; ``None`` if some half ran twice, or not at all.
+        The bytes around the parts; ``None`` if some half ran twice, or not at all, or the step is
+        like no other.
     behind
         Those of the code behind the last backward; ``None`` if other code has run there.
-    left_blocks
-        Bytes by address of what that code has allocated and holds.
+    left_blocks, held_blocks
+        Bytes by address of what that code has allocated, and what all before it has, and is there
+        when the record ends.
     top_bytes
-        The most bytes of the step before that code, beyond those at the start of the record. What
-        was there at the start and is released is not taken off on a CPU.
+        The most bytes of the step before that code, beyond those at the start of the record.
     """
 
     record: StepRecord | None
     behind: OutsideBytes | None
     left_blocks: Mapping[int, int]
+    held_blocks: Mapping[int, int]
     top_bytes: int
 
 
@@ -172,7 +174,7 @@ class StepRecorder:
             self.turns.misses()
             return None
         if step.is_spoiled:
-            return None
+            return StepReading(None, None, NO_BLOCKS, meter.held_blocks, 0)
         if stretches is None:
             self.turns.is_missing = True
             return None
@@ -182,5 +184,5 @@ class StepRecorder:
                 meter.before(stretches), step.made_before, is_resident=is_resident
             )
         record = meter.record(stretches, step.calls, self._front, passing_bytes)
-        top = max(stretch.top for stretch in stretches[:-1])
-        return StepReading(record, meter.behind(stretches), meter.left_blocks, top)
+        behind, top = meter.behind(stretches), meter.top_bytes(stretches)
+        return StepReading(record, behind, meter.left_blocks, meter.held_blocks, top)

@@ -16,6 +16,7 @@ from schedsim.cli.app import run
         ["--devices", "2", "--mem", "60GB", "--flash", "3", "--compile", "--torch", "2.8"],
         ["--devices", "4", "--mem", "60GB", "--state", "megatron", "--regather", "--host-mem", "0"],
         ["--devices", "2", "--mem", "60GB", "--efficiency", "0.5", "--loss-chunks", "4"],
+        ["--devices", "16", "--mem", "60GB", "--network", "5", "--tensor", "1"],
     ],
 )
 def test_the_printed_command_predicts_the_step_again(more, capsys):

@@ -21,14 +21,15 @@ import schedsim  # noqa: E402
 
 
 def test_what_counts_elsewhere_is_not_left():
+    gradients = [torch.zeros(2)]
     held = SimpleNamespace(
-        counted_places=lambda: {1, 2}, gradients=lambda: {2: 8}, lasting_bytes=100
+        counted_places=lambda: {1, 2}, present_gradients=lambda: gradients, lasting_bytes=100
     )
     behind = BehindBackward(held)
     blocks = {1: 10, 2: 20, 3: 40, 4: 80}
     assert behind.left_bytes(blocks, coming={3}) == 80
     behind.begin()
-    held.gradients = lambda: {2: 8, 5: 16}  # the new one is in the record
+    gradients.append(torch.zeros(4))  # the new one is in the record
     assert behind.peak_bytes(OutsideBytes(3, 0, level=4, top=7), 1000) == 100 + 8 + 1000 + 7
 
 

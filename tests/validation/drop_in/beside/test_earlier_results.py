@@ -53,3 +53,13 @@ def test_outputs_of_an_evaluation_are_watched_in_any_tree():
     assert begun(earlier) == 60
     del outputs["more"]
     assert earlier.stay_bytes() == 40
+
+
+def test_a_few_that_stay_tell_nothing_of_the_others():
+    """As a loss that the loop collects, beside logits that it drops."""
+    earlier, logits, loss = EarlierResults(), torch.zeros(100), torch.zeros(1)
+    earlier.add(results_of([logits, loss]))
+    assert begun(earlier, few_bytes=4) == 404
+    assert earlier.stay_bytes() == 404
+    del logits
+    assert earlier.stay_bytes() == 0

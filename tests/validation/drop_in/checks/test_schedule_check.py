@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from schedsim.validation.drop_in.checks import schedule_check  # noqa: E402
 from schedsim.validation.drop_in.checks.schedule_check import generators_kept  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.parts import part_code  # noqa: E402
+from schedsim.validation.drop_in.parts.output_uses import OutputUse  # noqa: E402
 from schedsim.validation.guards.plan_variants import ReplannedWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter  # noqa: E402
 from torch import nn  # noqa: E402
@@ -113,6 +115,22 @@ def test_generators_are_kept_in_no_memory_of_the_budget():
     assert torch.equal(drawn, torch.rand(3))
 
 
+@pytest.mark.parametrize("room_bytes", [99, 100])
+def test_a_comparison_over_the_budget_is_told(room_bytes, monkeypatch):
+    """As beside what the loop holds of the step before through the forward alone."""
+    told = []
+    part = SimpleNamespace(
+        use=OutputUse(),
+        layouts=None,
+        compared_bytes=lambda number, binding, lacking: 10 * number,
+        session=SimpleNamespace(say_over=lambda part, num_bytes: told.append(num_bytes)),
+    )
+    monkeypatch.setattr(schedule_check, "_left_by", lambda *arguments: {})
+    comparison = schedule_check.ScheduleComparison(part, {}, (), lambda: room_bytes)
+    assert comparison.difference(10, 2) is None
+    assert told == [1] * (room_bytes < 100)
+
+
 class WithStates(nn.Module):
     """Gives a loss, and states of its layers, for which the loop gives no gradients."""
 
@@ -154,6 +172,11 @@ def test_a_comparison_makes_no_gradients_that_do_not_come_where_there_is_no_room
         model.zero_grad()
     assert calls
     assert [bool(lacking) for *_, lacking in calls] == [is_tight] * len(calls)
+    part, number, arguments, binding, lacking = calls[0]
+    made = sum(t.nbytes for t in part.inputs_among(list(arguments.values())))
+    [reading] = AllocatorMeter().read(lambda: honest(*calls[0]))
+    counted = part.compared_bytes(number, binding, lacking) - made
+    assert 0.8 * counted < reading.peak_bytes <= counted  # a loop may hold what it gives
     if is_tight:
         session = session_in(model)
         _, _, arguments, _, _ = calls[-1]

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fused_steps import Branches, assert_close, left_by  # noqa: E402
+from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.parts.traced_part import TracedPart  # noqa: E402
@@ -81,7 +82,7 @@ def test_small_groups_fit_less_than_large_ones(make, uncompiled, monkeypatch):
     assert_close(left_by(step, model, inputs), expected)
     del model, inputs, step, session  # another model would put the refusal off
     gc.collect()
-    monkeypatch.setattr(TracedPart, "with_small_groups", lambda self: None)
+    monkeypatch.setattr(TracedPart, "in_smaller_groups", lambda self: None)
     with pytest.raises(InfeasibleBudgetError) as refused:
         steps_within(make, ROOM)
     assert refused.value.plan.min_feasible_bytes > ROOM
@@ -92,12 +93,12 @@ def test_groups_become_small_when_a_measured_step_is_planned(uncompiled):
     """The first step fits in large ones; what stands in their place is compared with the model."""
     model, inputs, loss = branched()
     step, session = in_place(model, inputs, loss, 380_000)
-    assert not session().parts[0].has_small_groups
+    assert session().parts[0].group_size is GroupSize.LARGE
     plain, *_ = branched()
     expected = left_by(lambda x, t: loss(plain(x), t), plain, inputs)
     for _ in range(5):
         assert_close(left_by(step, model, inputs), expected)
-    assert session().parts[0].has_small_groups
+    assert session().parts[0].group_size is GroupSize.MEDIUM
     assert session().peak_bytes <= 380_000
     assert session().num_compared == 1
 
@@ -110,7 +111,7 @@ def test_a_backward_of_large_groups_may_follow_when_groups_are_small(uncompiled)
     expected = left_by(lambda x, t: loss(plain(x), t), plain, inputs)
     value = step(*inputs)
     [part] = session().parts
-    assert part.with_small_groups() is not None
+    assert part.in_smaller_groups() is not None
     value.backward()
     assert_close([p.grad for p in model.parameters()], expected[1:])
 
@@ -145,7 +146,7 @@ def test_parts_of_a_step_that_breaks(uncompiled):
             break
         except InfeasibleBudgetError as error:
             budget = error.plan.min_feasible_bytes
-    assert all(part.has_small_groups for part in session().parts)
+    assert all(part.group_size is not GroupSize.LARGE for part in session().parts)
 
 
 @pytest.mark.slow
@@ -158,7 +159,7 @@ def test_a_refusal_names_the_least_of_both(uncompiled):
 @pytest.mark.slow
 def test_where_large_groups_fit_they_run(uncompiled):
     *_, session = steps_within(in_place, "100%")
-    assert not any(part.has_small_groups for part in session.parts)
+    assert not any(part.group_size is not GroupSize.LARGE for part in session.parts)
 
 
 @pytest.mark.slow

@@ -29,13 +29,19 @@ def plans(budget, monkeypatch):
 
 
 def part(small=None, is_small=False):
-    """A part, which may be one in small groups, or be put in them."""
+    """A part, which may be one in small groups, or be put in them, once."""
+    runs = []
+
+    def in_smaller_groups():
+        runs.append(small)
+        return small if len(runs) == 1 else None
+
     return SimpleNamespace(
         trust=SimpleNamespace(refused={}),
         mark=lambda number: ~number if is_small else number,
         given_bytes=lambda: 30,
-        with_small_groups=lambda: small,
-        take_back=lambda: None,
+        in_smaller_groups=in_smaller_groups,
+        runs_as=lambda part: runs.clear(),
         uses_as=lambda other: None,
     )
 

@@ -73,5 +73,14 @@ def test_a_named_budget_has_room_for_what_a_line_said_is_not_counted():
     known = SimpleNamespace(
         coming_bytes=0, growing_bytes=20, uncounted_bytes=lambda: 900, **nothing
     )
-    assert schedule_search.named_budget(known, 500).startswith("budget=920 ")
-    assert schedule_search.named_budget(known, 950).startswith("budget=970 ")
+    few = 1024  # for results that the loop collects
+    assert schedule_search.named_budget(known, 500).startswith(f"budget={920 + few} ")
+    assert schedule_search.named_budget(known, 950).startswith(f"budget={970 + few} ")
+
+
+def test_a_named_budget_has_room_for_a_few_results_more():
+    """MoCo was refused again for 7 kB of 4 MB: what its loss is made of, in variables."""
+    nothing = ("coming_bytes", "growing_bytes")
+    asked = ("uncounted_bytes", "unmeasured_bytes", "optimizer_bytes", "late_gradient_bytes")
+    known = SimpleNamespace(**dict.fromkeys(nothing, 0), **dict.fromkeys(asked, int))
+    assert schedule_search.named_budget(known, 4 << 20).startswith(f"budget={4 * 1028 << 10} ")

@@ -28,6 +28,19 @@ def test_stretches_count_what_they_made():
     del kept, left
 
 
+def test_what_is_there_at_the_end_is_told_by_the_stretch_that_made_it():
+    """Apart from that of the last stretch."""
+    meter = CpuOutside()
+    meter.start()
+    gone, held = torch.zeros(10), torch.zeros(20)
+    meter.mark()
+    del gone
+    left = torch.zeros(30)
+    meter.stop()
+    assert meter.held_blocks == {held.data_ptr(): 80}
+    assert meter.left_blocks == {left.data_ptr(): 120}
+
+
 def test_what_is_released_of_what_was_there_before_is_counted_from_then_on():
     """A stretch is one still: the most in it is with what was there, or after it is gone."""
     meter = CpuOutside()

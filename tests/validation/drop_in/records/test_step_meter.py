@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.parts.output_uses import Result  # noqa: E402
+from schedsim.validation.drop_in.parts.output_uses import Result, results_of  # noqa: E402
 from schedsim.validation.drop_in.records.outside_code import OutsideBytes  # noqa: E402
 from schedsim.validation.drop_in.records.step_calls import PartCall, StepCalls  # noqa: E402
 from schedsim.validation.drop_in.records.step_meter import APART, BACK, StepMeter, net_bytes  # noqa: E402
@@ -133,3 +133,33 @@ def test_halves_that_other_models_plan_take_nothing_here():
     apart = [OutsideBytes(it.most, 0) for it in stretches]
     assert meter.before(apart).most == 3
     assert meter.record(apart, calls, NOTHING, 0).after_backward[0].most == 9
+
+
+def test_what_the_step_before_has_left_counts_until_the_first_backward():
+    """The code in front of that may release it, which the stretch's net bytes tell."""
+    meter = StepMeter(Told())
+    run(meter, StepCalls([called((0, 0))]), (0, -1))
+    meter.mark("backward is over", -1)
+    tops = [3, 10, 90, 40, 50, 1000]  # the start, two halves with what follows, what is behind
+    stretches = [OutsideBytes(0, 0, top=it) for it in tops]
+    stretches[2] = OutsideBytes(0, 0, level=5, top=90, net_most=20)
+    assert meter.top_bytes(stretches) == 50
+    stretches[2] = OutsideBytes(0, 0, level=5, top=90, net_most=70)
+    assert meter.top_bytes(stretches) == 75
+
+
+def test_what_goes_of_what_was_there_before_is_free_from_the_next_mark_on():
+    released = []
+
+    class Telling(Told):
+        def release(self, num_bytes):
+            released.append((self.num_marks, num_bytes))
+
+    meter, gradient, image = StepMeter(Telling()), torch.zeros(10), torch.zeros(20)
+    meter.from_before = results_of([gradient, gradient[:5], image])
+    meter.mark("forward", 0)
+    del gradient
+    meter.mark("after forward", 0)
+    del image
+    meter.mark("backward", 0)
+    assert released == [(1, 40), (2, 80)]

@@ -28,6 +28,8 @@ def test_no_record_begins_in_the_forward_in_which_one_ended(monkeypatch):
     told = []
 
     class Meter:
+        held_blocks = {}  # noqa: RUF012
+
         def start(self):
             told.append("start")
 
