@@ -25,9 +25,9 @@ from ._cut_table import Order
 from ._lean import lean_schedule, lean_work, leanest_schedule, leanest_work
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
+from ._population import Population
 from ._priced_rounds import PricedRounds
 from ._seeds import saved_bytes_start
-from ._short_annealings import ShortAnnealings
 from ._walker import ALONE, NUM_KINDS, SMALL_OPS, GraphWalker, Kind, num_walkers
 from .bounds import least_memory_bytes
 from .free_order import greedy_orders
@@ -78,6 +78,10 @@ _MANY_OPS, _COOL, _SAVED_PER_OP = 300, 0.1, 2e-5
 
 # The most of what is left of the work that the leanest schedule may take for a walker's start.
 _LEANEST_SHARE = 0.2
+
+# On graphs of the first numbers of ops a population comes before the other walkers; on those of the
+# second where none of these fits when they meet again. Some larger graphs need long annealings.
+_POPULATED_OPS, _POPULATED_IN_NEED = range(60, SMALL_OPS), range(SMALL_OPS, 500)
 
 # Where first runs have a fixed order, on graphs of these numbers of ops, the fastest schedules of
 # the walkers are merged in the end, at most so many, with that share of the walkers' work. Where
@@ -196,7 +200,7 @@ class GraphSearch:
             priced = PricedRounds(self, pool, bounding, usual[0])
             if not (self._has_one_start and priced.run()):
                 active = list(self.walkers)
-                self.walkers += self._short(pool, usual[:2], _MERGED_OPS.start, SMALL_OPS)
+                self._populate(pool, usual[:2], _POPULATED_OPS)
                 if pool.winner is None and not self.is_done(pool):
                     self._rounds(pool, bounding, usual[:2], active)
         finally:
@@ -238,7 +242,7 @@ class GraphSearch:
         pool.progress.report(walker.best_s)
 
     def none_fits(self) -> bool:
-        return all(walker.best_s == np.inf for walker in self._all())
+        return _none_of(self._all())
 
     @property
     def _one_alone(self) -> bool:
@@ -323,7 +327,7 @@ class GraphSearch:
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
                 active += self.begin_leanest(pool, lines)
-                active = self._fewer(active, 1 if self.none_fits() else few)
+                active = self._fewer(active, 1 if _none_of(active) else few)
                 if alone and not self.none_fits():
                     active = active[:1]
             if at == 2 and (found := self._from_bound(pool)):
@@ -346,13 +350,9 @@ class GraphSearch:
             if lean is not None:
                 active += self._begin_lean(pool, lean)
                 lean = None
-            found = []
             if at == 1 and self.none_fits():
-                found = self._short(pool, lines, SMALL_OPS, _SUMMED_FROM)
-                self.walkers += found
-            if found:
-                active = found + self._fewer(active, 2)
-            elif at == self._met_in_vain and self.none_fits():
+                active += self._populate(pool, lines, _POPULATED_IN_NEED)
+            if at == self._met_in_vain and _none_of(active):
                 # What is hard to fit takes long annealings, warm ones and cool ones.
                 active = [*self._fewer(active[::2], 1), *self._fewer(active[1::2], 1)]
                 for walker in active:
@@ -376,13 +376,15 @@ class GraphSearch:
         if kept:
             self._merge(pool, active)
 
-    def _short(
-        self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]], fewest: int, most: int
+    def _populate(
+        self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]], sizes: range
     ) -> list[GraphWalker]:
-        """The best of many short annealings, on graphs of `fewest` to fewer than `most` ops."""
-        if self.effort.moves is not None or not fewest <= self.graph.num_ops < most:
+        """The best walker of a population, on graphs of these numbers of ops."""
+        if self.graph.num_ops not in sizes or self.effort.moves is not None:
             return []
-        return ShortAnnealings(self, pool).run(lines)
+        found = Population(self, pool).run(lines)
+        self.walkers += found
+        return found
 
     def _may_merge(self) -> bool:
         """Whether walkers' schedules are to be merged: they have one order, and their number."""
@@ -609,6 +611,11 @@ class GraphSearch:
             return simulate(self.graph, Schedule.store_all(self.graph))
         least = min(walkers, key=lambda walker: walker.least_bytes)
         return simulate(self.graph, Schedule(self.graph.op_names, least.least_runs))
+
+
+def _none_of(walkers: Sequence[GraphWalker]) -> bool:
+    """Whether none of them has found a schedule that fits."""
+    return all(walker.best_s == np.inf for walker in walkers)
 
 
 def _wait_for(thread: threading.Thread) -> None:

@@ -284,8 +284,17 @@ class GraphWalker:
         peak = int(self.profile.tree[1, LARGEST])
         if not self.found.best[1] and peak < self.least_bytes:
             self.least_bytes = peak
-            buffer = np.empty(self.profile.run.shape[0], np.int64)
-            self.least_runs = buffer[: store_runs(self.packed, self.profile, buffer)].copy()
+            self.least_runs = self.runs()
+
+    def runs(self) -> NDArray[np.int64]:
+        """The runs of the schedule as it is now."""
+        buffer = np.empty(self.profile.run.shape[0], np.int64)
+        return buffer[: store_runs(self.packed, self.profile, buffer)].copy()
+
+    def cost_s(self, price_s: float) -> float:
+        """The time of the schedule as it is now, with `price_s` for each byte above the limit."""
+        above = max(0, int(self.profile.tree[1, LARGEST]) - self.rules.limit)
+        return float(self.profile.total_s[0]) + price_s * above
 
     def take(self, runs: NDArray[Any], greedy: bool = False) -> None:
         """Go on from the schedule `runs`, if there is room for it; with its greedy repair first."""

@@ -15,7 +15,7 @@ from chains import INSTANCES, needs_instances
 from schedsim.algorithms.graphs import _graph_search
 from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._graph_search import GraphSearch
-from schedsim.algorithms.graphs._short_annealings import ShortAnnealings
+from schedsim.algorithms.graphs._population import Population
 from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
@@ -255,7 +255,7 @@ def test_an_interrupt_gives_the_best_plan_so_far(owner, name, num_before, monkey
 
     monkeypatch.setattr(owner, name, interrupting)
     if name == "greedy":  # what comes before it ends with the bound, which solves this graph
-        monkeypatch.setattr(ShortAnnealings, "run", lambda self, lines: [])
+        monkeypatch.setattr(Population, "run", lambda self, lines: [])
     plan = local_search(graph, budget, effort=1e9, time_limit_s=3000)
     assert plan.search.interrupted
     if plan.schedule is not None:
