@@ -1,7 +1,7 @@
 """Graph planners on synthetic families: the best of all, `auto` beside it, its bound and its times.
 
     python benchmarks/bench_graph_families.py --results FILE [--seeds 0] [--planners auto,cuts]
-        [--table FILE]
+        [--rows recurrent:100:20%,tree:100:20%] [--table FILE]
 
 Every row is a family, a number of ops, a budget and a seed; every planner's answer is replayed. The
 budget is a share of the store-all peak, or `+10%`: so much above the bytes that the largest op
@@ -180,8 +180,10 @@ def is_closed(line: dict[str, Any], most: float) -> bool:
 
 def rows(args: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:
     """Family, size, budget and seed."""
+    own = [one.split(":") for one in args.rows.split(",") if one]
+    chosen = [(family, int(size), (budget,)) for family, size, budget in own] or ROWS
     for seed in map(int, args.seeds.split(",")):
-        for family, size, budgets in ROWS:
+        for family, size, budgets in chosen:
             for budget in budgets:
                 if args.only in family and size <= args.most_ops:
                     yield family, size, budget, seed
@@ -301,6 +303,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--only", default="")
+    parser.add_argument(
+        "--rows", default="", help="other rows: family:ops:budget, with commas between"
+    )
     parser.add_argument("--planners", default=",".join(PLANNERS))
     parser.add_argument("--most-ops", type=int, default=10**9)
     parser.add_argument("--effort", type=float, default=20.0)

@@ -25,9 +25,10 @@ from ._cut_table import Order
 from ._lean import lean_schedule, lean_work, leanest_schedule, leanest_work
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
+from ._population import Population
 from ._priced_rounds import PricedRounds
 from ._seeds import saved_bytes_start
-from ._walker import ALONE, NUM_KINDS, SMALL_MOVES, GraphWalker, Kind, num_walkers
+from ._walker import ALONE, NUM_KINDS, SMALL_OPS, GraphWalker, Kind, num_walkers
 from .bounds import least_memory_bytes
 from .free_order import greedy_orders
 
@@ -70,13 +71,6 @@ _CLOSE = 1.1
 # its greedy repair each may take that share of the work left.
 _REPAIRED_OPS, _FROM_BOUND, _REPAIRED = 300, 2, 0.05
 
-# Where no walker fits when they meet again, on fewer ops than that, short annealings of small moves
-# are tried, so much work for each op and so many at once, until so many fit, for at most that share
-# of what is left of the work. They cool down to the end of that part of a round alone: colder ones
-# find to the limit half as often. Their numbers begin where no walker's are.
-_TRIED_PER_OP, _TRIED_AT_ONCE, _TRIED_FITTING, _TRIED, _TRIED_NUMBER = 8e-4, 4, 3, 0.5, 100
-_TRIED_PART = RoundPart(0, 0.0, 0.4)
-
 # From so many ops on, one walker starts from what is best for the forward to save, at that share of
 # the usual temperature: from hotter starts it loses what it began with. And about the work of that
 # start for each op.
@@ -84,6 +78,10 @@ _MANY_OPS, _COOL, _SAVED_PER_OP = 300, 0.1, 2e-5
 
 # The most of what is left of the work that the leanest schedule may take for a walker's start.
 _LEANEST_SHARE = 0.2
+
+# On graphs of the first numbers of ops a population comes before the other walkers; on those of the
+# second where none of these fits when they meet again. Some larger graphs need long annealings.
+_POPULATED_OPS, _POPULATED_IN_NEED = range(60, SMALL_OPS), range(SMALL_OPS, 500)
 
 # Where first runs have a fixed order, on graphs of these numbers of ops, the fastest schedules of
 # the walkers are merged in the end, at most so many, with that share of the walkers' work. Where
@@ -201,7 +199,10 @@ class GraphSearch:
         try:
             priced = PricedRounds(self, pool, bounding, usual[0])
             if not (self._has_one_start and priced.run()):
-                self._rounds(pool, bounding, usual[:2])
+                active = list(self.walkers)
+                self._populate(pool, usual[:2], _POPULATED_OPS)
+                if pool.winner is None and not self.is_done(pool):
+                    self._rounds(pool, bounding, usual[:2], active)
         finally:
             if bounding.is_alive() and not self.effort.counted:
                 pool.halted.set()
@@ -227,7 +228,7 @@ class GraphSearch:
 
         They begin warmer, which takes them longer and ends lower.
         """
-        self.scout = self._make(0, line)
+        self.scout = self.make(0, line)
         self.scout.warm_bytes *= _SCOUT_WARM
         self.walk_until_any_fits(pool, self.scout, RoundPart(0, 0.0, _FIRST_MEETING), _SCOUTED)
 
@@ -241,7 +242,7 @@ class GraphSearch:
         pool.progress.report(walker.best_s)
 
     def none_fits(self) -> bool:
-        return all(walker.best_s == np.inf for walker in self._all())
+        return _none_of(self._all())
 
     @property
     def _one_alone(self) -> bool:
@@ -296,7 +297,7 @@ class GraphSearch:
         return [self._go_on_from(self.lean)] if fits else []
 
     def _go_on_from(self, lean: Simulation) -> GraphWalker:
-        walker = self._make(len(self.walkers), lean.schedule.bind(self.graph))
+        walker = self.make(len(self.walkers), lean.schedule.bind(self.graph))
         walker.begin(0)  # perhaps in the middle of a round
         self.walkers.append(walker)
         return walker
@@ -306,9 +307,9 @@ class GraphSearch:
         pool: Pool[GraphWalker],
         bounding: threading.Thread,
         lines: Sequence[NDArray[Any]],
+        active: list[GraphWalker],
     ) -> None:
         """Rounds of walkers; one on the lean schedule of `lines` joins where none fits at first."""
-        active = list(self.walkers)
         if self._met_in_vain == 0 and self.none_fits():
             for walker in active:
                 walker.sum_excess()
@@ -326,7 +327,7 @@ class GraphSearch:
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
                 active += self.begin_leanest(pool, lines)
-                active = self._fewer(active, 1 if self.none_fits() else few)
+                active = self._fewer(active, 1 if _none_of(active) else few)
                 if alone and not self.none_fits():
                     active = active[:1]
             if at == 2 and (found := self._from_bound(pool)):
@@ -349,9 +350,9 @@ class GraphSearch:
             if lean is not None:
                 active += self._begin_lean(pool, lean)
                 lean = None
-            if at == 1 and self.none_fits() and (found := self._tried(pool, lines)):
-                active = found + self._fewer(active, 2)
-            elif at == self._met_in_vain and self.none_fits():
+            if at == 1 and self.none_fits():
+                active += self._populate(pool, lines, _POPULATED_IN_NEED)
+            if at == self._met_in_vain and _none_of(active):
                 # What is hard to fit takes long annealings, warm ones and cool ones.
                 active = [*self._fewer(active[::2], 1), *self._fewer(active[1::2], 1)]
                 for walker in active:
@@ -375,31 +376,13 @@ class GraphSearch:
         if kept:
             self._merge(pool, active)
 
-    def _tried(self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]) -> list[GraphWalker]:
-        """The best walkers of many short annealings of small moves, of those that fit.
-
-        On some graphs whether an annealing comes within the limit is decided early and by chance,
-        and more work for it helps less than another seed.
-        """
-        if self.graph.num_ops >= _SUMMED_FROM or self.effort.moves is not None:
+    def _populate(
+        self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]], sizes: range
+    ) -> list[GraphWalker]:
+        """The best walker of a population, on graphs of these numbers of ops."""
+        if self.graph.num_ops not in sizes or self.effort.moves is not None:
             return []
-        work = _TRIED_PER_OP * self.graph.num_ops
-        least_left = (1.0 - _TRIED) * self.effort.left
-        found: list[GraphWalker] = []
-        number = _TRIED_NUMBER
-        while len(found) < _TRIED_FITTING and not self.is_done(pool):
-            if self.effort.left - _TRIED_AT_ONCE * work < least_left:
-                break
-            tries = [
-                self._make(number + k, lines[k % len(lines)], kind=SMALL_MOVES)
-                for k in range(_TRIED_AT_ONCE)
-            ]
-            number += _TRIED_AT_ONCE
-            pool.walk(tries, _TRIED_PART, _TRIED_AT_ONCE * work / self.effort.left)
-            found += [walker for walker in tries if walker.best_s < np.inf]
-        found = sorted(found, key=lambda walker: walker.rank)[:_TRIED_FITTING]
-        for walker in found:
-            walker.begin(0)  # once more: for the rest of the round they are cooler
+        found = Population(self, pool).run(lines)
         self.walkers += found
         return found
 
@@ -520,7 +503,7 @@ class GraphSearch:
         lines = self.near_bound()[:_FROM_BOUND]
         found = pool.all_of(
             [
-                partial(self._make, k * NUM_KINDS, line, greedy=True)  # thorough ones
+                partial(self.make, k * NUM_KINDS, line, greedy=True)  # thorough ones
                 for k, line in enumerate(lines)
             ]
         )
@@ -545,16 +528,16 @@ class GraphSearch:
         self, given: list[NDArray[Any]], usual: list[NDArray[Any]], starts: Sequence[Schedule]
     ) -> Sequence[Callable[[], GraphWalker]]:
         """What makes each walker: on the given lines, on what to save, and on the usual lines."""
-        makers = [partial(self._make, i, line) for i, line in enumerate(given)]
+        makers = [partial(self.make, i, line) for i, line in enumerate(given)]
         if (saved := self._saved(starts)) is not None:
-            makers.append(partial(self._make, len(given), saved, cool=_COOL))
+            makers.append(partial(self.make, len(given), saved, cool=_COOL))
         self._has_one_start = not (makers or self.free)
         if self._one_alone and self.graph.num_ops >= _SLOW_OPS:
-            return [partial(self._make, 0, usual[0], greedy=True, kind=ALONE)]
+            return [partial(self.make, 0, usual[0], greedy=True, kind=ALONE)]
         few = 2 if self.effort.counted else self.num_threads
         count = max(max(len(given), saved is not None) + 1, num_walkers(self.graph.num_ops, few))
         makers += [
-            partial(self._make, i, usual[i % len(usual)], greedy=True)
+            partial(self.make, i, usual[i % len(usual)], greedy=True)
             for i in range(count - len(makers))
         ]
         return makers
@@ -580,7 +563,7 @@ class GraphSearch:
     def _fits(self, schedule: Schedule) -> bool:
         return simulate(self.graph, schedule).peak_bytes <= self.budget_bytes
 
-    def _make(
+    def make(
         self,
         number: int,
         line: NDArray[Any],
@@ -628,6 +611,11 @@ class GraphSearch:
             return simulate(self.graph, Schedule.store_all(self.graph))
         least = min(walkers, key=lambda walker: walker.least_bytes)
         return simulate(self.graph, Schedule(self.graph.op_names, least.least_runs))
+
+
+def _none_of(walkers: Sequence[GraphWalker]) -> bool:
+    """Whether none of them has found a schedule that fits."""
+    return all(walker.best_s == np.inf for walker in walkers)
 
 
 def _wait_for(thread: threading.Thread) -> None:

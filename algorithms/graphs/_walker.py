@@ -58,7 +58,9 @@ _LARGE = (
     Kind(0.02, 1.0, greedy=True),
     Kind(0.005, 2.0, steps_down=True, warm=4.0),
 )
-_SMALL_OPS = 300
+
+SMALL_OPS = 300
+"""Graphs of fewer ops are small: more walkers are worth their work."""
 
 # On fewer than so many ops that share of the moves are exchanges. On more, most of these fail, and
 # the work is better spent on others.
@@ -97,7 +99,7 @@ _MOST_IDLE, _EVICTIONS_PER_OP, _GREEDY_SHARE = 250, 8, 0.3
 
 def num_walkers(num_ops: int, few: int) -> int:
     """How many walkers are worth their work on so many ops; at least `few`."""
-    return max(few, 8 if num_ops < _SMALL_OPS else 4 if num_ops < 3000 else few)
+    return max(few, 8 if num_ops < SMALL_OPS else 4 if num_ops < 3000 else few)
 
 
 @dataclass
@@ -163,7 +165,7 @@ class GraphWalker:
         where the times in `packed` are not the graph's.
         """
         limit, free = rules
-        kinds = _SMALL if graph.num_ops < _SMALL_OPS else _LARGE
+        kinds = _SMALL if graph.num_ops < SMALL_OPS else _LARGE
         kind = kind or kinds[number % len(kinds)]
         profile = make_profile(packed, line, seed=seed * 1000 + number, free=free)
         step_s = graph.store_all_s if step_s is None else step_s
@@ -282,8 +284,17 @@ class GraphWalker:
         peak = int(self.profile.tree[1, LARGEST])
         if not self.found.best[1] and peak < self.least_bytes:
             self.least_bytes = peak
-            buffer = np.empty(self.profile.run.shape[0], np.int64)
-            self.least_runs = buffer[: store_runs(self.packed, self.profile, buffer)].copy()
+            self.least_runs = self.runs()
+
+    def runs(self) -> NDArray[np.int64]:
+        """The runs of the schedule as it is now."""
+        buffer = np.empty(self.profile.run.shape[0], np.int64)
+        return buffer[: store_runs(self.packed, self.profile, buffer)].copy()
+
+    def cost_s(self, price_s: float) -> float:
+        """The time of the schedule as it is now, with `price_s` for each byte above the limit."""
+        above = max(0, int(self.profile.tree[1, LARGEST]) - self.rules.limit)
+        return float(self.profile.total_s[0]) + price_s * above
 
     def take(self, runs: NDArray[Any], greedy: bool = False) -> None:
         """Go on from the schedule `runs`, if there is room for it; with its greedy repair first."""
@@ -291,7 +302,7 @@ class GraphWalker:
             return  # no room to search around it
         load_runs(self.packed, self.profile, runs.astype(np.int64))
         self.aim_bytes = 2**62
-        if greedy and self.profile.ends.shape[0] < _SMALL_OPS:
+        if greedy and self.profile.ends.shape[0] < SMALL_OPS:
             self.evictions_left, self.idle = self.profile.ends.shape[0], 0
             self.greedy_until = None
         self.note_best()

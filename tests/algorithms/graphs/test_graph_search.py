@@ -7,7 +7,6 @@ import pytest
 from schedsim.algorithms._pool import Pool
 from schedsim.algorithms.graphs import _graph_search as module
 from schedsim.algorithms.graphs._graph_search import GraphSearch
-from schedsim.algorithms.graphs._walker import GraphWalker
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
 
@@ -49,8 +48,8 @@ def test_kernels_that_are_not_compiled_yet_change_nothing(monkeypatch, seed, sha
     budget = int(share * simulate(graph, Schedule.store_all(graph)).peak_bytes)
     warm = local_search(graph, budget, effort=0.3, max_moves=3000)
     makes = []
-    make = GraphSearch._make
-    monkeypatch.setattr(GraphSearch, "_make", lambda *a, **k: makes.append(a) or make(*a, **k))
+    make = GraphSearch.make
+    monkeypatch.setattr(GraphSearch, "make", lambda *a, **k: makes.append(a) or make(*a, **k))
     monkeypatch.setattr(module, "at_hand", lambda kernel: False)
     cold = local_search(graph, budget, effort=0.3, max_moves=3000)
     assert (cold.schedule, cold.search, cold.lower_bound_s, cold.least) == (
@@ -179,29 +178,6 @@ def test_where_many_ops_are_hard_to_fit_walkers_start_from_the_bound_too():
     assert found[0] is not None
     assert simulate(graph, found[0]).peak_bytes <= budget
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize(("share", "fit"), [(0.6, True), (0.3, False)])
-def test_short_annealings_are_tried_until_some_fit(share, fit):
-    """At most half of the work goes to them; which ones fit is the same on any threads."""
-    graph = layered(100, 0)
-    budget = int(share * simulate(graph, Schedule.store_all(graph)).peak_bytes)
-    line = np.arange(graph.num_ops, dtype=np.int64)
-    found = []
-    for num_threads in (1, 2):
-        effort = Effort(1.0)
-        options = {"seed": 0, "num_threads": num_threads, "gap": 0.0}
-        search = GraphSearch(graph, budget, "fixed", effort, **options)
-        with Pool[GraphWalker](effort, num_threads, 0.0) as pool:
-            walkers = search._tried(pool, [line])
-        assert 0.1 < effort.spent < 0.51
-        assert search.walkers == walkers
-        found.append([one.best_runs.tolist() for one in walkers])
-    assert bool(found[0]) == fit
-    assert found[0] == found[1]
-    for runs in found[0]:
-        schedule = Schedule(graph.op_names, np.array(runs))
-        assert simulate(graph, schedule).peak_bytes <= budget
 
 
 @pytest.mark.slow
