@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,7 @@ def predicted(group: str, index: int) -> Any:
     run = GROUPS[group][index]
     model = get_architecture(run.model)
     degrees, settings = split_options(with_libraries(dict(run.options), model))
-    fabric = get_fabric(run.device, flash=run.flash)
-    if run.network is not None:
-        fabric = replace(fabric, far_bytes_per_s=run.network * 1e9)
+    fabric = get_fabric(run.device, flash=run.flash, network=run.network)
     return predict(model, whole_degrees(None, degrees), Training(**settings), fabric)
 
 

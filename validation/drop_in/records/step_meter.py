@@ -78,18 +78,21 @@ class StepMeter:
 
     def top_bytes(self, stretches: list[OutsideBytes]) -> int:
         """The most bytes beyond those at the start of the record, the last stretch apart."""
-        words = [_START[0], *(what for what, _ in self.marks)][: len(stretches) - 1]
-        turn = words.index("backward") if "backward" in words else len(words)
+        at = self._in_front_of_backward(stretches)
         tops = [it.top for it in stretches[:-1]]
         # In front of the first backward results of the step before may go.
-        tops[turn - 1] = stretches[turn - 1].level + stretches[turn - 1].net_most
+        tops[at] = stretches[at].level + stretches[at].net_most
         return max(0, *tops)
 
     def front_top_bytes(self, stretches: list[OutsideBytes]) -> int:
         """The most of them while all that the step before has left is there still."""
+        at = self._in_front_of_backward(stretches)
+        return max(0, *(it.top for it in stretches[:at]), stretches[at].level)
+
+    def _in_front_of_backward(self, stretches: list[OutsideBytes]) -> int:
+        """The number of the stretch before the first backward; without one, before the last."""
         words = [_START[0], *(what for what, _ in self.marks)][: len(stretches) - 1]
-        turn = words.index("backward") if "backward" in words else len(words)
-        return max(0, *(it.top for it in stretches[: turn - 1]), stretches[turn - 1].level)
+        return (words.index("backward") if "backward" in words else len(words)) - 1
 
     def front(self, first: OutsideBytes, made_before: int, *, is_resident: bool) -> OutsideBytes:
         """The bytes of the code before the first part, from those of the `first` stretch.
