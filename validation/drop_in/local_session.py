@@ -157,7 +157,7 @@ class LocalSession(Session):
 
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
-        self.plans.forget(self.parts.index(part))
+        self.plans.replace(self.parts.index(part), self.parts.index(by))
         self._replacing.append((by, part))
         super().replace(part, by, why)
 
@@ -446,6 +446,7 @@ class LocalSession(Session):
         self._step.calls.beside = kind.beside
         self.plans.unmeasured.comes(kind, binding)
         if not self.is_rehearsing:
+            self._measure_replacing()
             THE_ROUND.begins(member.number, kind, member.all_numbers)
         try:
             self._room.beside(lambda: self._begin_plans(kind, before))
@@ -614,11 +615,11 @@ class LocalSession(Session):
         write to any record that runs by then. So the next record starts a step later.
         """
         may_start = not self._recorder.is_on and may_record()
-        calls, is_spoiled = self._step.calls, self._step.is_spoiled
-        is_whole = calls.has_backward and calls.is_done and not is_spoiled
-        self._room.ends(is_whole=is_whole)
+        calls = self._step.calls
+        is_whole = calls.has_backward and calls.is_done and not self._step.is_spoiled
+        self._room.ends(is_whole=is_whole and not self._step.replaced)
         if is_whole and not self.is_rehearsing:
-            self.plans.unmeasured.see(calls)
+            self.plans.unmeasured.see(calls, self._step.replaced)
         if calls.rows and not self.is_rehearsing:
             self._last_first = calls.rows[0].key[0]
         self._read_step()
@@ -638,7 +639,7 @@ class LocalSession(Session):
 
     def _look_at_order(self) -> None:
         """Measure the next step if this one ran its halves in an order that no plan is for."""
-        if self._recorder.turns.is_missing or self._step.is_spoiled or self._recorder.is_on:
+        if self._recorder.turns.is_missing or self._recorder.is_on or not self._step.tells_bytes:
             return
         calls = self._step.calls
         if not calls.has_backward or self.plans.is_for(calls.keys, calls.halves):
@@ -654,17 +655,23 @@ class LocalSession(Session):
         """Begin a record, if it is worth it and no other profiler is on."""
         if self.is_rehearsing and not self._is_gauging:
             return
-        # A record tells nothing of a step with a part that is measured in it.
-        replacing, self._replacing = self._replacing, []
-        for by, part in replacing:
-            if by in self.parts:
-                self.plans.measure_in_place_of(self.parts.index(part), self.parts.index(by))
+        self._measure_replacing()
         if not self._recorder.start(device, self.parts, len(self.plans.known.records)):
             self._tell(
                 "the loop's code around the graphs, as its loss, is not measured under another "
                 "profiler: steps may exceed the budget until one runs without it",
                 PlainStepWarning,
             )
+
+    def _measure_replacing(self) -> None:
+        """Measure parts that run in the place of others, before a step runs them.
+
+        A record tells nothing of a step with a part that is measured in it.
+        """
+        replacing, self._replacing = self._replacing, []
+        for by, part in replacing:
+            if by in self.parts:
+                self.plans.measure_in_place_of(self.parts.index(part), self.parts.index(by))
 
     def _optimizer_bytes(self) -> int:
         """What the step of an optimizer takes in all; 0 where that cannot be known."""

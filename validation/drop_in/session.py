@@ -243,7 +243,7 @@ class Session(ABC):
 
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
-        self._step.is_spoiled = True
+        self._step.replaced[self.parts.index(part)] = self.parts.index(by)
         self.note(f"{by.name} runs in the place of {part.name}: {why}")
 
     def refused_again(

@@ -151,8 +151,7 @@ class StepPlans:
             if growth != 0:
                 self._first.clear()
             known.resident.plan(kind)
-            if growth != 0:
-                self.refusals.divide_anew()
+            self.refusals.divide_anew(has_grown=growth != 0)
         elif growth:
             self._grow(kind, growth)
 
@@ -212,10 +211,10 @@ class StepPlans:
         seen = [record.halves for record in self.known.records if record.keys == keys]
         return order in seen or (not seen and order == last_first(len(keys)))
 
-    def forget(self, index: int) -> None:
-        """Forget the steps in which part `index` ran: no other will."""
+    def replace(self, index: int, by: int) -> None:
+        """Forget what is known of part `index`: part `by` runs in its place in later steps."""
         self.known.forget(index)
-        self.unmeasured.forget(index)
+        self.unmeasured.replace(index, by)
         self._first.forget(index)
         self._chosen.clear()
 

@@ -176,7 +176,7 @@ class StepRecorder:
         if not step.calls.has_backward:
             self.turns.misses()
             return None
-        if step.is_spoiled:
+        if not step.tells_bytes:
             return StepReading(None, None, NO_BLOCKS, meter.held_blocks, 0, 0)
         if stretches is None:
             self.turns.is_missing = True

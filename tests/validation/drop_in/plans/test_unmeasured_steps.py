@@ -230,3 +230,20 @@ def test_two_forwards_and_three_in_turns_are_planned_for():
         warnings.simplefilter("always")
         loop(step)
     assert not [it for it in said if "once more than steps were planned for" in str(it.message)]
+
+
+def part_of_sizes(*names):
+    return SimpleNamespace(sizes=SimpleNamespace(names=names))
+
+
+def test_a_step_goes_on_by_the_parts_that_replace_others():
+    parts = [part_of_sizes(), part_of_sizes(), part_of_sizes(), part_of_sizes("s0")]
+    known = SimpleNamespace(parts=parts, records=[], numbers={}, largest=dict.fromkeys(range(4)))
+    steps = UnmeasuredSteps(known, lines=None)
+    calls = StepCalls([PartCall((i, 0), None, (), 0, 8, 0, is_done=True) for i in range(2)], [0, 1])
+    steps.see(calls, {0: 2})
+    assert [it.keys for it in steps.of_several()] == [((2, 0), (1, 0))]
+    steps.replace(1, 0)
+    assert [it.keys for it in steps.of_several()] == [((2, 0), (0, 0))]
+    steps.replace(2, 3)  # at other sizes
+    assert steps.of_several() == []
