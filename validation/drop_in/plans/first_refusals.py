@@ -240,15 +240,20 @@ class FirstRefusals:
         return infeasible(known, name, plan, roomy)
 
     def of_unmeasured(self) -> InfeasibleBudgetError | None:
-        """The refusal of kinds of steps that have run and were not measured, if they do not fit."""
+        """The refusal of kinds of steps that have run and were not measured, if they do not fit.
+
+        What the code around their graphs takes is guessed: it refuses none, and the budget that is
+        named has room for it.
+        """
         known = self._known
         if known.budget_bytes is None or known.plan is None:
             return None
-        least = self._unmeasured.least_bytes()
-        if least <= known.budget_bytes:
+        least = self._unmeasured.least_bytes(guesses=False)
+        if not least:
             return None
         plan = replace(known.plan, budget_bytes=known.budget_bytes, least=LeastBudget(least))
-        return infeasible(known, "a step that lies among those of other models", plan)
+        name = "a step that lies among those of other models"
+        return infeasible(known, name, plan, self._unmeasured.least_bytes())
 
     def _num_forwards(self, keys: Sequence[Key]) -> int:
         """How often a graph runs; one where graphs break: layers of one class may share a graph."""

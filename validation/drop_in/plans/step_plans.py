@@ -305,6 +305,11 @@ class StepPlans:
         """Whether each kind of step that has run was measured."""
         return self.unmeasured.is_empty
 
+    @property
+    def num_measured(self) -> int:
+        """The number of kinds of steps that were measured."""
+        return len(self.known.records)
+
     def least_bytes(self) -> int:
         """About the least that the largest graph takes, by the schedules that are known."""
         found = 0

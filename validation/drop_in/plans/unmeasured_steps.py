@@ -110,11 +110,17 @@ class UnmeasuredSteps:
             if len(record.keys) > 1 and all(index in sizes for index, _ in record.keys)
         ]
 
-    def least_bytes(self) -> int:
-        """The least budget for all of these kinds, as far as their calls tell it; 0 without any.
+    def least_bytes(self, *, guesses: bool = True) -> int:
+        """The least budget for those of these kinds that do not fit, as far as their calls tell it.
 
-        Of the code between graphs only a copy of the generator's state is known, and of that
-        behind the last forward a guess from the size of the outputs.
+        0 where all fit.
+
+        Parameters
+        ----------
+        guesses
+            Whether it has room for the code around their graphs: of that between them only a copy
+            of the generator's state is known, and of that behind the last forward a guess from the
+            size of the outputs.
         """
         known = self._known
         assert known.budget_bytes is not None
@@ -124,8 +130,10 @@ class UnmeasuredSteps:
                 continue
             if any(index not in known.largest for index, _ in record.keys):
                 continue
-            line = self._lines.least_line(self.with_guesses(record))
-            least = max(least, least_budget(line, known.budget_bytes))
+            taken = self.with_guesses(record) if guesses else record
+            line = self._lines.least_line(taken)
+            if line.divide(known.budget_bytes) is None:
+                least = max(least, least_budget(line, known.budget_bytes))
         return least
 
     def _begun(self) -> list[StepRecord]:
