@@ -227,8 +227,9 @@ class FirstRefusals:
         held, guessed = part.output_bytes(binding), guessed_bytes(part, binding)
         for index, _ in record.keys:
             self._parts[index].guess_held()
-        # With all outputs held until the next step has made its own.
-        line = self._lines.least_line(with_loss(record, guessed + part.given_bytes(binding)), held)
+        # With all outputs held until the next step has made its own, before its loss begins.
+        loss = max(0, guessed - held) + part.given_bytes(binding)
+        line = self._lines.least_line(with_loss(record, loss), held)
         roomy = max(least, least_budget(line, known.budget_bytes))
         plan = replace(known.plan, budget_bytes=known.budget_bytes, least=LeastBudget(least))
         name = f"the first forward, of {len(record.keys)} graphs or more,"
