@@ -366,7 +366,7 @@ class LocalSession(Session):
 
         Until then a schedule may keep an output that the loop has dropped.
         """
-        self._sees_at_end = False
+        self._sees_at_end, more = False, []
         for call in self._step.calls.rows:
             if call.use is not None or not call.is_done:
                 continue
@@ -376,13 +376,16 @@ class LocalSession(Session):
             if call.use.covers(call.part.use):
                 continue
             call.part.learn_use(call.use)
+            more.append(call.part.name)
+        if more:
+            may_exceed = self.plans.may_exceed(self._step.calls)
             self.plans.plan_anew()
-            self._tell(
-                f"the loop holds more of the outputs of {call.part.name}, or of their gradients, "
-                "than before: this step may have exceeded the budget, later ones are planned for "
-                "it",
-                ReplannedWarning,
-            )
+            for name in more if may_exceed else ():
+                self._tell(
+                    f"the loop holds more of the outputs of {name}, or of their gradients, than "
+                    "before: this step may have exceeded the budget, later ones are planned for it",
+                    ReplannedWarning,
+                )
 
     def _see_failed_backward(self) -> None:
         """Say where a backward has not come to its end, as where a hook of the loop's raised."""

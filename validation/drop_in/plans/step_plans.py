@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from schedsim.dataflow.run_once import matches
@@ -473,12 +474,33 @@ class StepPlans:
         if doubt is None:
             return
         record = record_without_measurements(calls)
-        alike = [known for known in self.known.records if known.is_like(record)]
-        if not alike:
-            alike = [with_loss(record, LOSS_BYTES), self.unmeasured.with_code_of_others(record)]
-        costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
-        if max(self._lines.peak_of(one, costs) for one in alike) > self.known.budget_bytes:
+        others = with_loss(record, LOSS_BYTES), self.unmeasured.with_code_of_others(record)
+        if self._is_over(calls, others):
             self._say(f"{doubt}: this step may exceed the budget", PlainStepWarning)
+
+    def may_exceed(self, calls: StepCalls) -> bool:
+        """Whether the step of these `calls` may have exceeded the budget, as far as it is known.
+
+        With a loss as it is guessed, where none like it was measured.
+        """
+        if self.known.budget_bytes is None:
+            return True
+        record = replace(record_without_measurements(calls), order=calls.halves)
+        return self._is_over(calls, [self.unmeasured.with_guesses(record)])
+
+    def _is_over(self, calls: StepCalls, unmeasured: Sequence[StepRecord]) -> bool:
+        """Whether these `calls` take more than the budget.
+
+        Parameters
+        ----------
+        unmeasured
+            What to take the step for where none like it was measured.
+        """
+        budget, record = self.known.budget_bytes, record_without_measurements(calls)
+        assert budget is not None
+        alike = [known for known in self.known.records if known.is_like(record)]
+        costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
+        return max(self._lines.peak_of(one, costs) for one in alike or unmeasured) > budget
 
     @staticmethod
     def _least(part: TracedPart, binding: Binding) -> int:
