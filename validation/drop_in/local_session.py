@@ -15,7 +15,7 @@ from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning, RoundingWarning
-from ..measure.allocator import records_ended
+from ..measure.allocator import close_waiting, records_ended
 from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import in_backward, keeps_graph, when_backward_ends
 from .beside.allocator_room import AllocatorRoom
@@ -449,7 +449,7 @@ class LocalSession(Session):
         self._step.calls.beside = kind.beside
         self.plans.unmeasured.comes(kind, binding)
         if not self.is_rehearsing:
-            self._measure_replacing()
+            num_ended = self._measure_apart(num_ended)
             THE_ROUND.begins(member.number, kind, member.all_numbers)
         try:
             self._room.beside(lambda: self._begin_plans(kind, before))
@@ -676,6 +676,15 @@ class LocalSession(Session):
             if by in self.parts:
                 self.plans.measure_in_place_of(self.parts.index(part), self.parts.index(by))
 
+    def _measure_apart(self, num_ended: int) -> int:
+        """Measure such parts; how many records have ended besides where there were `num_ended`."""
+        if not self._replacing:
+            return num_ended
+        close_waiting()
+        is_same = records_ended() == num_ended
+        self._measure_replacing()
+        return records_ended() if is_same else num_ended
+
     def _optimizer_bytes(self) -> int:
         """What the step of an optimizer takes in all; 0 where that cannot be known."""
         if self._optimizers.peak_bytes:
@@ -721,7 +730,7 @@ class LocalSession(Session):
         assert reading.record is not None
         if self.plans.is_lifted or all(it in known.numbers for it in reading.record.keys):
             return
-        before = self._bytes_at_start + calls.rows[0].shared_bytes
+        before = self._bytes_at_start + calls.rows[0].shared_bytes - reading.made_before
         peak = before + reading.top_bytes
         if peak > self.budget_bytes:
             self._tell(

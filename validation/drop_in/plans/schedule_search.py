@@ -70,7 +70,7 @@ def infeasible(
     Parameters
     ----------
     roomy_bytes
-        Before any step of the loop has run: the least budget with room for what the loop may do
+        Of a kind of step that was not measured: the least budget with room for what the loop may do
         with outputs, as far as one was found.
     beside_bytes
         Bytes that most loops hold beside the step: the budget that is named has room for them.
@@ -84,7 +84,7 @@ def infeasible(
     if least is not None:
         remedy = _before_steps(known, least, roomy_bytes)
         if known.records:
-            remedy = f"{named_budget(known, least)}, "
+            remedy = f"{named_budget(known, max(least, roomy_bytes or 0))}, "
     return InfeasibleBudgetError(
         f"{name} does not fit {format_bytes(known.budget_bytes)}"
         + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),

@@ -125,7 +125,7 @@ class StepPlans:
 
     def is_for_sizes(self, key: Key, binding: Binding) -> bool:
         """Whether a call is planned, and for these open sizes."""
-        return key in self.known.numbers and binding == self.known.largest.get(key[0])
+        return key in self.known.numbers and binding == self.known.size_of(key)
 
     # -- for the session --------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class StepPlans:
             Bytes that its earlier calls keep.
         """
         known = self.known
-        known.see_sizes(key[0], binding)
+        known.see_call(key, binding)
         if key not in known.numbers:
             known.resident.raise_present(resident_bytes())
             if self.is_lifted:
@@ -444,7 +444,7 @@ class StepPlans:
             f"{part.name} has larger inputs than its step began with{part.sizes.in_words(binding)}"
         )
         self.known.num_planned = 0  # plan anew when the next step begins
-        self.known.largest[key[0]] = binding
+        self.known.take_sizes(key, binding)
         return self._least(part, binding)
 
     def _unforeseen(self, index: int, binding: Binding) -> int:
@@ -594,7 +594,7 @@ class StepPlans:
         numbers |= {key: cost.number for key, cost in chosen.items()}
         known.peaks, known.numbers = peaks, numbers
         for key, number in numbers.items():
-            binding = known.largest[key[0]]
+            binding = known.size_of(key)
             known.planned[key] = (binding, self._parts[key[0]].cost(number, binding))
         return True
 

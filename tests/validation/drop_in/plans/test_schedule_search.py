@@ -114,3 +114,8 @@ def test_a_refusal_says_what_of_its_name_is_a_guess(roomy, guessed):
     assert (f"{bare} may do" in hint) == guessed
     named = int(re.search(r"budget=(\d+)", hint)[1])
     assert named == max(10**6, roomy or 0) * 257 // 256 + 30_000
+    # A new kind of step has as much room where others were measured: it was refused once more.
+    known.records, known.unmeasured_bytes, known.uncounted_bytes = [None], int, int
+    known.late_gradient_bytes = int
+    hint = schedule_search.infeasible(known, "step", plan, roomy).hint
+    assert int(re.search(r"budget=(\d+)", hint)[1]) == named - 10_000
