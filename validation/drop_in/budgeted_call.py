@@ -34,7 +34,7 @@ from ..torch_private.sharded_groups import gathers_around
 from ..user_warnings import warn_user
 from ..whole_step.step_check import PlainMemory
 from .backend import compiled_part
-from .checks.plain_check import difference, noting
+from .checks.plain_check import difference
 from .environment_reader import EnvironmentReader
 from .failed_forwards import GeneratorsBefore, run_up_to
 from .gathered_session import GatheredSession
@@ -292,7 +292,10 @@ class BudgetedCall:
         """
         model, session, self._is_due = self._model, self.session, False
         name, found = type(model).__name__, None
-        planned, refused = noting(lambda *inputs, **keywords: self._planned(inputs, keywords))
+
+        def planned(*inputs: Any, **keywords: Any) -> Any:
+            return self._planned(inputs, keywords)
+
         with session.rehearsing(), as_itself(model), untouched(model):
             rounded, given = session.options.compile, (inputs, keywords)
             try:
@@ -300,8 +303,8 @@ class BudgetedCall:
             except Exception as error:  # the plain step has no room, or forbids a second backward
                 text = " ".join(str(error).split())[:200]
                 session.note(f"a new graph was not compared: {type(error).__name__}: {text}")
-        if refused:
-            raise refused[0]
+        if found is not None and found.refusal is not None:
+            raise found.refusal
         session.note_compared()
         if found is None:
             session.num_compared += 1

@@ -164,7 +164,7 @@ class GatheredSession(Session):
     def _begun(self, inputs: Any) -> int:
         """Begin a step, before which nothing is gathered; the bytes resident beside gradients."""
         calls = self._step.calls
-        is_whole = bool(calls.rows) and calls.is_done and not self._step.is_spoiled
+        is_whole = bool(calls.rows) and calls.is_done and self._step.tells_bytes
         self._room.ends(is_whole=is_whole and not self.is_rehearsing)
         self._read_step()
         self._look_at_order()

@@ -15,7 +15,7 @@ from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning, RoundingWarning
-from ..measure.allocator import records_ended
+from ..measure.allocator import close_waiting, records_ended
 from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import in_backward, keeps_graph, when_backward_ends
 from .beside.allocator_room import AllocatorRoom
@@ -157,7 +157,7 @@ class LocalSession(Session):
 
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
-        self.plans.forget(self.parts.index(part))
+        self.plans.replace(self.parts.index(part), self.parts.index(by))
         self._replacing.append((by, part))
         super().replace(part, by, why)
 
@@ -366,7 +366,7 @@ class LocalSession(Session):
 
         Until then a schedule may keep an output that the loop has dropped.
         """
-        self._sees_at_end = False
+        self._sees_at_end, more = False, []
         for call in self._step.calls.rows:
             if call.use is not None or not call.is_done:
                 continue
@@ -376,13 +376,16 @@ class LocalSession(Session):
             if call.use.covers(call.part.use):
                 continue
             call.part.learn_use(call.use)
+            more.append(call.part.name)
+        if more:
+            may_exceed = self.plans.may_exceed(self._step.calls)
             self.plans.plan_anew()
-            self._tell(
-                f"the loop holds more of the outputs of {call.part.name}, or of their gradients, "
-                "than before: this step may have exceeded the budget, later ones are planned for "
-                "it",
-                ReplannedWarning,
-            )
+            for name in more if may_exceed else ():
+                self._tell(
+                    f"the loop holds more of the outputs of {name}, or of their gradients, than "
+                    "before: this step may have exceeded the budget, later ones are planned for it",
+                    ReplannedWarning,
+                )
 
     def _see_failed_backward(self) -> None:
         """Say where a backward has not come to its end, as where a hook of the loop's raised."""
@@ -446,6 +449,7 @@ class LocalSession(Session):
         self._step.calls.beside = kind.beside
         self.plans.unmeasured.comes(kind, binding)
         if not self.is_rehearsing:
+            num_ended = self._measure_apart(num_ended)
             THE_ROUND.begins(member.number, kind, member.all_numbers)
         try:
             self._room.beside(lambda: self._begin_plans(kind, before))
@@ -614,11 +618,11 @@ class LocalSession(Session):
         write to any record that runs by then. So the next record starts a step later.
         """
         may_start = not self._recorder.is_on and may_record()
-        calls, is_spoiled = self._step.calls, self._step.is_spoiled
-        is_whole = calls.has_backward and calls.is_done and not is_spoiled
-        self._room.ends(is_whole=is_whole)
+        calls = self._step.calls
+        is_whole = calls.has_backward and calls.is_done and not self._step.is_spoiled
+        self._room.ends(is_whole=is_whole and not self._step.replaced)
         if is_whole and not self.is_rehearsing:
-            self.plans.unmeasured.see(calls)
+            self.plans.unmeasured.see(calls, self._step.replaced)
         if calls.rows and not self.is_rehearsing:
             self._last_first = calls.rows[0].key[0]
         self._read_step()
@@ -638,7 +642,7 @@ class LocalSession(Session):
 
     def _look_at_order(self) -> None:
         """Measure the next step if this one ran its halves in an order that no plan is for."""
-        if self._recorder.turns.is_missing or self._step.is_spoiled or self._recorder.is_on:
+        if self._recorder.turns.is_missing or self._recorder.is_on or not self._step.tells_bytes:
             return
         calls = self._step.calls
         if not calls.has_backward or self.plans.is_for(calls.keys, calls.halves):
@@ -654,17 +658,32 @@ class LocalSession(Session):
         """Begin a record, if it is worth it and no other profiler is on."""
         if self.is_rehearsing and not self._is_gauging:
             return
-        # A record tells nothing of a step with a part that is measured in it.
-        replacing, self._replacing = self._replacing, []
-        for by, part in replacing:
-            if by in self.parts:
-                self.plans.measure_in_place_of(self.parts.index(part), self.parts.index(by))
+        self._measure_replacing()
         if not self._recorder.start(device, self.parts, len(self.plans.known.records)):
             self._tell(
                 "the loop's code around the graphs, as its loss, is not measured under another "
                 "profiler: steps may exceed the budget until one runs without it",
                 PlainStepWarning,
             )
+
+    def _measure_replacing(self) -> None:
+        """Measure parts that run in the place of others, before a step runs them.
+
+        A record tells nothing of a step with a part that is measured in it.
+        """
+        replacing, self._replacing = self._replacing, []
+        for by, part in replacing:
+            if by in self.parts:
+                self.plans.measure_in_place_of(self.parts.index(part), self.parts.index(by))
+
+    def _measure_apart(self, num_ended: int) -> int:
+        """Measure such parts; how many records have ended besides where there were `num_ended`."""
+        if not self._replacing:
+            return num_ended
+        close_waiting()
+        is_same = records_ended() == num_ended
+        self._measure_replacing()
+        return records_ended() if is_same else num_ended
 
     def _optimizer_bytes(self) -> int:
         """What the step of an optimizer takes in all; 0 where that cannot be known."""
@@ -711,7 +730,7 @@ class LocalSession(Session):
         assert reading.record is not None
         if self.plans.is_lifted or all(it in known.numbers for it in reading.record.keys):
             return
-        before = self._bytes_at_start + calls.rows[0].shared_bytes
+        before = self._bytes_at_start + calls.rows[0].shared_bytes - reading.made_before
         peak = before + reading.top_bytes
         if peak > self.budget_bytes:
             self._tell(

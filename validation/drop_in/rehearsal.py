@@ -38,7 +38,6 @@ from .checks.plain_check import (
     difference,
     difference_of_results,
     made_up_loss,
-    noting,
     results_on_rank,
     run_on_rank,
     without_gradients,
@@ -75,6 +74,8 @@ def rehearse(
                 refused = error.with_traceback(None)
             if refused is not None:
                 raise session.refused_again(refused, lambda: _step(model, inputs, keywords))
+            if session.holds_forward():
+                _step(model, inputs, keywords)
         if session.has_broken:
             gc.collect()  # Dynamo leaves cycles, with the outputs of the forward it has traced
         if session.checks and session.parts:
@@ -205,11 +206,10 @@ def _compared(
     why = no_room_elsewhere(session.store_all_bytes, device)
     if why is not None:
         return f"not compared with the plain step: {why}"
+    # Dynamo no longer traces a function that was called in a mode which looks at every op.
     call = replacement_of(model)
     assert call is not None
     rounded = session.options.compile
-    # Dynamo no longer traces a function that was called in a mode which looks at every op.
-    planned, refused = noting(call)
     taken = ComparedBytes(device)
     with as_itself(model), untouched(model):
         try:
@@ -217,7 +217,7 @@ def _compared(
             found = difference(
                 model,
                 taken.watched(PLAIN, model),
-                taken.watched(PLANNED, planned),
+                taken.watched(PLANNED, call),
                 (inputs, keywords),
                 rounded,
                 memory,
@@ -227,8 +227,8 @@ def _compared(
             return f"not compared with the plain step: {text}"
         finally:
             taken.ends()
-    if refused:
-        raise refused[0]
+    if found is not None and found.refusal is not None:
+        raise found.refusal
     note = _told(model, session, found)
     return "; ".join([note, *_over_budget(model, session, taken, (inputs, keywords))])
 

@@ -5,6 +5,7 @@ A `LocalSession` plans for one process; a `GatheredSession` for a rank whose blo
 
 from __future__ import annotations
 
+import gc
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from .parts.output_uses import results_of
 from .parts.part_sizes import Binding
 from .parts.traced_part import TracedPart
 from .records.present_step import PresentStep
-from .records.step_calls import Forgotten
+from .records.step_calls import Forgotten, StepCalls
 from .records.step_record import Key
 from .records.step_recorder import StepRecorder
 
@@ -122,6 +123,19 @@ class Session(ABC):
             self.is_rehearsing = before
             # The loop's calls: those of the block may live on, in a cycle.
             self._step.calls = calls
+
+    def holds_forward(self) -> bool:
+        """Whether something holds what a forward of a rehearsal has made, as a hook that logs it.
+
+        What it keeps for its backward stands beside what comes, until that of another has run in
+        its place. It belongs to no step.
+        """
+        if self._step.calls.is_open:
+            gc.collect()
+        if not self._step.calls.is_open:
+            return False
+        self._step.calls = StepCalls()
+        return True
 
     def note(self, line: str) -> None:
         """Add `line` to the report, once."""
@@ -243,7 +257,7 @@ class Session(ABC):
 
     def replace(self, part: TracedPart, by: TracedPart, why: str) -> None:
         """Forget the steps that ran `part`: later ones run `by` in its place, and `why`."""
-        self._step.is_spoiled = True
+        self._step.replaced[self.parts.index(part)] = self.parts.index(by)
         self.note(f"{by.name} runs in the place of {part.name}: {why}")
 
     def refused_again(

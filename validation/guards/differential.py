@@ -86,11 +86,14 @@ class Difference:
         Whether it is within rounding, as far as numbers are concerned.
     is_error
         Whether the planned step raises what the plain one does not, as its planner may.
+    refusal
+        What the planner has refused it with, without the frames of the step.
     """
 
     what: str
     rounding: bool = False
     is_error: bool = False
+    refusal: SchedsimError | None = None
 
     def __str__(self) -> str:
         return self.what
@@ -195,8 +198,7 @@ class Both:
             try:
                 return self.run(planned, inputs, keywords, kept, copied)
             except Exception as error:  # of a kernel, of the runtime: no step to train by
-                text = " ".join(str(error).split())[:200]
-                raise _PlannedFails(f"it fails: {type(error).__name__}: {text}") from None
+                raise _PlannedFails(error) from None
 
         with copied_elsewhere() as copied:
             try:
@@ -212,7 +214,7 @@ class Both:
                     return None  # it draws other numbers by design, which nothing can be told by
                 found = of_planned(copied)
             except _PlannedFails as error:
-                return Difference(str(error), is_error=True)
+                return Difference(str(error), is_error=True, refusal=error.refusal)
             coarsest = seen.coarsest if seen is not None else None
             difference = _difference(expected, found, rounded, exact, coarsest)
             if difference is None or not difference.rounding:
@@ -460,7 +462,14 @@ class _Leaves:
 
 
 class _PlannedFails(Exception):
-    """The planned step raises."""
+    """The planned step raises this."""
+
+    def __init__(self, error: Exception) -> None:
+        text = " ".join(str(error).split())[:200]
+        super().__init__(f"it fails: {type(error).__name__}: {text}")
+        self.refusal: SchedsimError | None = None
+        if isinstance(error, SchedsimError):
+            self.refusal = error.with_traceback(None)
 
 
 def _digest(tensor: Tensor) -> Tensor:

@@ -145,3 +145,44 @@ def test_what_the_step_before_has_made_is_told_of_where_the_forward_beside_it_wa
     [line] = said_in(caught)
     assert f"up to {format_bytes(front + made.nbytes)}" in line
     assert f": {format_bytes(made.nbytes)} are what the loop makes" in line
+
+
+@torch._dynamo.disable
+def joined(x):
+    """What the first graph reads, which code in front of it makes."""
+    return torch.cat([x] * 20)
+
+
+class InFront(nn.Module):
+    """Such code, and a graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.layer(joined(x)).tanh().mean()
+
+
+def test_inputs_that_code_in_front_of_the_first_graph_makes_count_once():
+    """A line said of first steps that they had taken these twice."""
+    torch.manual_seed(0)
+    model, x = InFront(), torch.randn(ROWS, WIDTH)
+    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1, check="never")
+    session, told = session_in(model), []
+    tell = session._tell_unmeasured
+
+    def noted(reading):
+        told.append((reading, session._bytes_at_start, session._step.calls.rows[0].shared_bytes))
+        tell(reading)
+
+    session._tell_unmeasured = noted
+    for _ in range(3):
+        model(x).backward()
+        model.zero_grad()
+    reading, at_start, shared = told[0]
+    made = 20 * x.nbytes
+    assert reading.made_before == made
+    assert shared >= made
+    # The inputs, the product and its tanh, and a gradient of that.
+    assert at_start + shared - reading.made_before + reading.top_bytes < 4.5 * made

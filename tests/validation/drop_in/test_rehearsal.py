@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from in_place_models import Net  # noqa: E402
+from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.local_session import LocalSession  # noqa: E402
 from schedsim.validation.drop_in.rehearsal import _left_as_it_is  # noqa: E402
+from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.torch_private.module_tables import as_itself  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
-from schedsim.errors import UnsupportedError  # noqa: E402
+from schedsim.errors import InfeasibleBudgetError, UnsupportedError  # noqa: E402
 
 
 def test_what_fails_by_schedules_alone_is_refused(batch, monkeypatch):
@@ -169,3 +175,39 @@ def test_an_iterator_is_not_used_up(batch):
     with pytest.raises(UnsupportedError, match=r"iterator, model\.factors"):
         schedsim.rematerialize(model, batch[0], "90%", in_place=True)
     assert next(model.factors) == 1.0
+
+
+def test_a_refusal_in_the_backward_of_a_comparison_is_one(batch, monkeypatch):
+    """It names a budget; it read as a step that is not the plain one."""
+    plan = SimpleNamespace(budget_bytes=1, min_feasible_bytes=1000)
+    refused = InfeasibleBudgetError("a step of 2 graphs does not fit", plan=plan)
+
+    def refuses(self, part, header, given):
+        raise refused
+
+    monkeypatch.setattr(LocalSession, "backward_begins", refuses)
+    with pytest.raises(InfeasibleBudgetError, match="2 graphs") as found:
+        schedsim.rematerialize(Net(depth=2), batch[0], "80%", in_place=True)
+    assert found.value is refused
+
+
+class Wide(nn.Module):
+    """A model of which a hook holds what its layers make, and with it what their backward needs."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.body = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(4)))
+        self.head = nn.Linear(32, 4)
+        self.body.register_forward_hook(lambda _module, _inputs, output: held.update(it=output))
+
+    def forward(self, x):
+        return self.head(self.body(x)).square()
+
+
+def test_what_a_hook_holds_of_the_first_forward_is_no_forward_of_the_compared_step():
+    """Both were taken to wait for their backwards, beside each other, and refused."""
+    model = Wide({})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlainStepWarning)  # on what the call itself takes
+        schedsim.rematerialize(model, torch.randn(512, 32), 320_000, in_place=True, effort=0.1)
+    assert "to the bit" in session_in(model).check_note

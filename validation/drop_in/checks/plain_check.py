@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.errors import UnsupportedError
 
 from ...autocasts import run_backward
 from ...block_level.repeated_forward import nearly_equal, same_values, untouched
@@ -299,17 +299,3 @@ class _MadeUp(torch.autograd.Function):
             for seed, (form, dtype, needed) in enumerate(rows)
         )
         return (None, *gradients)
-
-
-def noting(step: Callable[..., Any]) -> tuple[Callable[..., Any], list[SchedsimError]]:
-    """`step`, and a list to which it adds what it refuses: a comparison only says that it fails."""
-    refused: list[SchedsimError] = []
-
-    def noted(*inputs: Any, **keywords: Any) -> Any:
-        try:
-            return step(*inputs, **keywords)
-        except SchedsimError as error:
-            refused.append(error)
-            raise
-
-    return noted, refused

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.least_budget import LeastBudget
@@ -26,7 +27,7 @@ from ..records.step_record import Key, StepRecord
 from .first_steps import LOSS_BYTES, FirstSteps, guessed_bytes
 from .known_steps import KnownSteps
 from .line_steps import LineSteps
-from .ordered_line import least_budget
+from .ordered_line import leanest, least_budget
 from .schedule_search import infeasible
 from .unmeasured_steps import UnmeasuredSteps, record_without_measurements, with_loss
 
@@ -63,6 +64,7 @@ class FirstRefusals:
         self._is_said = False  # whether a line has told of a step that may not fit
         self._is_late = False  # whether what was refused came beside other graphs' calls
         self._gone: dict[int, frozenset[int]] = {}  # outputs that the loop has dropped, by part
+        self._divided: set[tuple[Any, ...]] = set()  # kinds of steps whose calls fit together
         self.is_of_several = False
 
     @property
@@ -159,26 +161,42 @@ class FirstRefusals:
         finally:
             known.budget_bytes = before
 
-    def divide_anew(self) -> None:
+    def divide_anew(self, *, has_grown: bool) -> None:
         """Let first steps go on by schedules that fit beside each other, if their calls are known.
 
-        As where an optimizer has made its states since: chosen by itself, the first graph of a step
-        would take room that the others need. A division may leave none for a loss.
+        Chosen by itself, the first graph of a step would take room that the others need.
+
+        Parameters
+        ----------
+        has_grown
+            Whether more is resident than before, as the states that an optimizer has made since.
         """
         if self._known.is_share:
             return
-        for record, guessed in self._unmeasured.of_several():
-            if not self._fits(guessed):
-                self._fits(record)
+        seen = self._unmeasured.of_several()
+        kinds = {(record.keys, record.halves, record.bindings) for record in seen}
+        if not has_grown and kinds <= self._divided:
+            return
+        self._divided = kinds
+        for record in seen:
+            self._fits(record)
 
     def _fits(self, record: StepRecord) -> bool:
-        """Whether a division of the budget fits; first steps run by it then."""
+        """Whether a division of the budget fits; first steps run by it then.
+
+        By one that takes little, because nobody knows what the code around the graphs takes: with
+        a loss as it is guessed, if that fits, and without one else.
+        """
         self._as_dropped(record)
-        assert self._known.budget_bytes is not None
+        budget = self._known.budget_bytes
+        assert budget is not None
         with self._hoping(record):
-            found = self._lines.least_line(record).divide(self._known.budget_bytes)
-        if found is None:
-            return False
+            line = self._lines.least_line(record)
+            if line.divide(budget) is None:
+                return False
+            found = leanest(self._lines.least_line(self._unmeasured.with_guesses(record)))
+            if line.peak_of(found.costs) > budget:
+                found = leanest(line)
         self._first.take(record.keys, found.costs)
         return True
 
@@ -209,8 +227,9 @@ class FirstRefusals:
         held, guessed = part.output_bytes(binding), guessed_bytes(part, binding)
         for index, _ in record.keys:
             self._parts[index].guess_held()
-        # With all outputs held until the next step has made its own.
-        line = self._lines.least_line(with_loss(record, guessed + part.given_bytes(binding)), held)
+        # With all outputs held until the next step has made its own, before its loss begins.
+        loss = max(0, guessed - held) + part.given_bytes(binding)
+        line = self._lines.least_line(with_loss(record, loss), held)
         roomy = max(least, least_budget(line, known.budget_bytes))
         plan = replace(known.plan, budget_bytes=known.budget_bytes, least=LeastBudget(least))
         name = f"the first forward, of {len(record.keys)} graphs or more,"
@@ -222,15 +241,20 @@ class FirstRefusals:
         return infeasible(known, name, plan, roomy)
 
     def of_unmeasured(self) -> InfeasibleBudgetError | None:
-        """The refusal of kinds of steps that have run and were not measured, if they do not fit."""
+        """The refusal of kinds of steps that have run and were not measured, if they do not fit.
+
+        What the code around their graphs takes is guessed: it refuses none, and the budget that is
+        named has room for it.
+        """
         known = self._known
         if known.budget_bytes is None or known.plan is None:
             return None
-        least = self._unmeasured.least_bytes()
-        if least <= known.budget_bytes:
+        least = self._unmeasured.least_bytes(guesses=False)
+        if not least:
             return None
         plan = replace(known.plan, budget_bytes=known.budget_bytes, least=LeastBudget(least))
-        return infeasible(known, "a step that lies among those of other models", plan)
+        name = "a step that lies among those of other models"
+        return infeasible(known, name, plan, self._unmeasured.least_bytes())
 
     def _num_forwards(self, keys: Sequence[Key]) -> int:
         """How often a graph runs; one where graphs break: layers of one class may share a graph."""

@@ -115,10 +115,10 @@ class FirstSteps:
             if plan.schedule is not None:
                 break
         else:
-            # With a loss that keeps as much for its backward as the outputs have, and with all
-            # outputs held until the next step has made its own.
+            # With all outputs held until the next step has made its own, and as the loss begins
+            # without them, which keeps as much for its backward as the outputs have.
             held = part.output_bytes(binding)
-            roomiest = part.workload(static + held, guessed, binding, held)
+            roomiest = part.workload(static + held, max(0, guessed - held), binding, held)
             roomy = self._search.search(roomiest, budget, 0.3).min_feasible_bytes
             workload = part.workload(static, 0, binding)
             plan = self._search.search_long(workload, budget, 0.3)

@@ -43,7 +43,9 @@ class KnownSteps:
     num_planned
         Number of these that plans are for; 0 where all are to be planned anew.
     largest
-        For each part, the open sizes that plans are for.
+        For each part, the largest open sizes that plans are for.
+    sizes
+        For each call, those that plans are for: one of a part may always be smaller than another.
     numbers, planned
         For each call that is planned: the number of its schedule; its sizes, and its cost there.
     budget_bytes
@@ -95,6 +97,7 @@ class KnownSteps:
         self.records: list[StepRecord] = []
         self.num_planned = 0
         self.largest: dict[int, Binding] = {}
+        self.sizes: dict[Key, Binding] = {}
         self.numbers: dict[Key, int] = {}
         self.planned: dict[Key, tuple[Binding, PartCost]] = {}
         self.budget_bytes: int | None = None
@@ -121,13 +124,27 @@ class KnownSteps:
         part = self.parts[index]
         if not part.is_measured:
             self.measure(part, part.sizes.limit(binding, self.options.largest))
-        known = self.largest.get(index)
         binding = part.sizes.limit(binding, self.options.largest)
-        if known is None or (
-            binding != known
-            and part.store_all_cost(binding).kept_bytes > part.store_all_cost(known).kept_bytes
-        ):
+        if _is_larger(part, binding, self.largest.get(index)):
             self.largest[index] = binding
+
+    def see_call(self, key: Key, binding: Binding) -> None:
+        """Note the largest batch of a call, for which it is planned."""
+        self.see_sizes(key[0], binding)
+        part = self.parts[key[0]]
+        binding = part.sizes.limit(binding, self.options.largest)
+        if _is_larger(part, binding, self.sizes.get(key)):
+            self.sizes[key] = binding
+
+    def take_sizes(self, key: Key, binding: Binding) -> None:
+        """Plan a call for these sizes from now on."""
+        self.sizes[key] = binding
+        if _is_larger(self.parts[key[0]], binding, self.largest.get(key[0])):
+            self.largest[key[0]] = binding
+
+    def size_of(self, key: Key) -> Binding:
+        """The open sizes that plans for a call are for."""
+        return self.sizes.get(key, self.largest[key[0]])
 
     def measure(self, part: PlannedPart, binding: Binding) -> None:
         """Measure the ops of `part` at these sizes, if they were not."""
@@ -137,8 +154,8 @@ class KnownSteps:
 
     def measure_largest(self) -> None:
         """Measure the ops of all steps seen at the sizes that plans are for."""
-        for index in dict.fromkeys(index for record in self.records for index, _ in record.keys):
-            self.measure(self.parts[index], self.largest[index])
+        for key in dict.fromkeys(key for record in self.records for key in record.keys):
+            self.measure(self.parts[key[0]], self.size_of(key))
 
     def learn(self, record: StepRecord) -> bool:
         """Take in the measurements of a step; whether a known one of its kind is forgotten.
@@ -268,8 +285,8 @@ class KnownSteps:
 
     def single(self, record: StepRecord) -> tuple[PlannedPart, Binding]:
         """The only part of a step, and the largest sizes seen of it."""
-        index = record.keys[0][0]
-        return self.parts[index], self.largest[index]
+        key = record.keys[0]
+        return self.parts[key[0]], self.size_of(key)
 
     def workload(
         self, record: StepRecord, part: PlannedPart, binding: Binding, *, zeros: bool = False
@@ -301,3 +318,10 @@ class KnownSteps:
     def _resident_and_passing(self, record: StepRecord) -> tuple[int, int]:
         before = self.beside(record)
         return before.resident_bytes, before.passing_bytes
+
+
+def _is_larger(part: PlannedPart, binding: Binding, known: Binding | None) -> bool:
+    """Whether a call at `binding` keeps more than one at the `known` sizes, if any are."""
+    if known is None or binding == known:
+        return known is None
+    return part.store_all_cost(binding).kept_bytes > part.store_all_cost(known).kept_bytes

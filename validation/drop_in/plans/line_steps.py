@@ -124,8 +124,8 @@ class LineSteps:
                 break
             tried.add(following)
             i, room = following
-            index = record.keys[i][0]
-            part, binding = known.parts[index], known.largest[index]
+            key = record.keys[i]
+            part, binding = known.parts[key[0]], known.size_of(key)
             most = max(cost.kept_bytes for cost in line.calls[i].choices)
             peak = min(room.forward_bytes, room.backward_bytes)
             beside = part.input_bytes(binding) + part.given_bytes(binding)
@@ -159,7 +159,7 @@ class LineSteps:
         """The calls of a step, each with the schedules that `costs_of` gives its part."""
         known = self._known
         parts = [known.parts[index] for index, _ in record.keys]
-        sizes = [known.largest[index] for index, _ in record.keys]
+        sizes = [known.size_of(key) for key in record.keys]
         before = known.beside(record)
         beside = before.resident_bytes + more_bytes, before.passing_bytes
         around = bytes_around_calls(record, parts, sizes, *beside)
@@ -167,13 +167,14 @@ class LineSteps:
         for (index, _), it in zip(record.keys, around, strict=True):
             resident[index] = max(it.backward_before, resident.get(index, 0))
         most = 2**53 if known.budget_bytes is None else known.budget_bytes
-        choices: dict[int, tuple[PartCost, ...]] = {}
+        choices: dict[tuple[int, Binding], tuple[PartCost, ...]] = {}
         calls = []
         for i, key in enumerate(record.keys):
-            if key[0] not in choices:
+            at = key[0], sizes[i]
+            if at not in choices:
                 room = most - resident[key[0]]
-                choices[key[0]] = costs_of(parts[i], sizes[i], room)
-            allowed = choices[key[0]]
+                choices[at] = costs_of(parts[i], sizes[i], room)
+            allowed = choices[at]
             if key in chosen:
                 allowed = tuple(c for c in allowed if c.kept_bytes <= chosen[key].kept_bytes)
             calls.append(CallInLine(allowed, *around[i]))

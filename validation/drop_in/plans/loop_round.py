@@ -18,8 +18,8 @@ from schedsim.errors import InfeasibleBudgetError
 from ..records.step_record import StepKind
 
 _MOST_TURNS = 4
-"""Times that a kind of step comes while others were not measured, or models are awaited: for so
-long a loop runs on whose steps may exceed the budget, as a line has said."""
+"""Times that a kind of step comes while others wait to be measured, and none is, or models are
+awaited: for so long a loop runs on whose steps may exceed the budget, as a line has said."""
 _RECENT = 64
 """Steps, of all models, within which one has been trained that is awaited."""
 
@@ -36,6 +36,10 @@ class Planner(Protocol):
     @property
     def is_measured(self) -> bool:
         """Whether each kind of step that has run was measured."""
+
+    @property
+    def num_measured(self) -> int:
+        """The number of kinds of steps that were measured."""
 
 
 class LoopRound:
@@ -54,6 +58,8 @@ class LoopRound:
         self._lifted: set[int] = set()
         self._told: set[int] = set()
         self._begun: Counter[tuple[int, StepKind]] = Counter()
+        self._begun_before: Counter[tuple[int, StepKind]] = Counter()  # the last new measurement
+        self._num_measured = 0
         self._trained: set[int] = set()
         self._num_steps = 0
         self._last: dict[int, int] = {}  # step in which each was trained last
@@ -80,6 +86,8 @@ class LoopRound:
             return False
         if not self.is_on:
             self._begun.clear()
+            self._begun_before.clear()
+            self._num_measured = 0
             self._trained.clear()
         self._refused.add(number)
         if kind is not None:
@@ -128,11 +136,15 @@ class LoopRound:
         if not self.is_on:
             return
         self._lift(number)
+        lifted = [it for one in self._lifted if (it := self._planner(one)) is not None]
+        num_measured = sum(it.num_measured for it in lifted)
+        if num_measured > self._num_measured:
+            self._num_measured, self._begun_before = num_measured, self._begun.copy()
         self._begun[number, kind] += 1
         turns = self._begun[number, kind]
-        lifted = [it for one in self._lifted if (it := self._planner(one)) is not None]
+        in_vain = turns - self._begun_before[number, kind]
         waits = self._awaits(members) or not all(it.is_measured for it in lifted)
-        if turns >= (_MOST_TURNS if waits else 2):
+        if (in_vain >= _MOST_TURNS) if waits else (turns >= 2):
             self.end()
 
     def end(self) -> None:

@@ -201,6 +201,34 @@ def least_budget(line: OrderedLine, too_little: int) -> int:
     return high
 
 
+def leanest(line: OrderedLine) -> LinePlan:
+    """The choices of a budget that is least to within a hundredth.
+
+    Notes
+    -----
+    O(log(least / most)) divisions of the line.
+
+    Examples
+    --------
+    >>> much, little = PartCost(0, 8, 9, 10, 1.0), PartCost(1, 2, 9, 12, 1.5)
+    >>> line = plain_line([CallInLine((much, little), 0, 0, 1, 0)] * 2)
+    >>> [cost.number for cost in leanest(line).costs]
+    [1, 0]
+    """
+    high = max(1, line.store_all_peak())
+    found = line.divide(high)
+    assert found is not None
+    low = 0
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        less = line.divide(middle)
+        if less is None:
+            low = middle
+        else:
+            found, high = less, middle
+    return found
+
+
 def plain_line(calls: Sequence[CallInLine]) -> OrderedLine:
     """`calls` whose backward runs from the last to the first."""
     return OrderedLine(tuple(calls), last_first(len(calls)), tuple(range(len(calls))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -107,16 +108,20 @@ class OtherSizes:
         """Take this call, and the other calls of its steps in proportion, as the largest."""
         known = self._known
         binding = self._parts[key[0]].sizes.limit(binding, known.options.largest)
+        pairs = list(zip(known.planned[key][0], binding, strict=True))
         became: dict[int, int] = {}
-        for old, new in zip(known.planned[key][0], binding, strict=True):
+        for old, new in pairs:
             became[old] = max(new, became.get(old, 0))
-        known.largest[key[0]] = binding
-        for record in known.records:
-            if key in record.keys:
-                for index in {index for index, _ in record.keys} - {key[0]}:
-                    if index in known.largest:
-                        other = known.largest[index]
-                        known.largest[index] = tuple(became.get(size, size) for size in other)
+        known.take_sizes(key, binding)
+        others = {it for record in known.records if key in record.keys for it in record.keys}
+        for other in others - {key}:
+            sizes = known.size_of(other)
+            if other[0] == key[0]:
+                same = zip(sizes, pairs, strict=True)
+                grown = tuple(math.ceil(size * new / max(1, old)) for size, (old, new) in same)
+            else:
+                grown = tuple(became.get(size, size) for size in sizes)
+            known.take_sizes(other, grown)
 
     # -- while the step waits ---------------------------------------------------------------------
 
@@ -208,7 +213,7 @@ class OtherSizes:
         A step that is the first of its size then finds its schedule.
         """
         known = self._known
-        part, largest = self._parts[key[0]], known.largest[key[0]]
+        part, largest = self._parts[key[0]], known.size_of(key)
         if known.options.largest or not known.records:
             return
         for share in _AHEAD:

@@ -21,6 +21,8 @@ _LONGER_SEARCHES = (4.0, 12.0)
 _FEW_RESULTS, _FEW_SHARE = 1024, 2**-8
 """Bytes, and a share, of a budget that is named: for results that a loop collects or holds between
 its steps, as its losses and what they are made of."""
+_GUESS_SHARE = 2**-6
+"""Share of a budget that is named from which on a refusal says what of it is a guess."""
 _QUICK_EFFORT = 0.03
 """Effort of a search that a step waits for, because its sizes came before their schedule."""
 
@@ -68,7 +70,7 @@ def infeasible(
     Parameters
     ----------
     roomy_bytes
-        Before any step of the loop has run: the least budget with room for what the loop may do
+        Of a kind of step that was not measured: the least budget with room for what the loop may do
         with outputs, as far as one was found.
     beside_bytes
         Bytes that most loops hold beside the step: the budget that is named has room for them.
@@ -82,7 +84,7 @@ def infeasible(
     if least is not None:
         remedy = _before_steps(known, least, roomy_bytes)
         if known.records:
-            remedy = f"{named_budget(known, least)}, "
+            remedy = f"{named_budget(known, max(least, roomy_bytes or 0))}, "
     return InfeasibleBudgetError(
         f"{name} does not fit {format_bytes(known.budget_bytes)}"
         + (f": {plan.least.sentence(plan.binding_op or '')}" if least else ""),
@@ -98,16 +100,28 @@ def _before_steps(known: KnownSteps, least: int, roomy_bytes: int | None) -> str
     """The budget to name where it is not known what the loop takes besides.
 
     One that the next try refuses again, for outputs that the loop holds, for the states of its
-    optimizer, or for gradients that stay until the next backward, is no remedy.
+    optimizer, or for gradients that stay until the next backward, is no remedy. What a loss takes
+    is a guess, which may be far too much: so the budget without it is said, too, within which the
+    first step runs and tells.
     """
     states, gradients = known.coming_bytes, known.gradient_bytes()
-    budget = _with_few(max(least, roomy_bytes or 0)) + known.growing_bytes + states + gradients
+
+    def with_room(num_bytes: int) -> int:
+        budget = _with_few(num_bytes) + known.growing_bytes + states + gradients
+        return max(budget, known.optimizer_bytes() + _FEW_RESULTS)
+
+    budget, bare = with_room(max(least, roomy_bytes or 0)), with_room(least)
     adam = f", {format_bytes(states)} of that for the states of Adam" if states else ""
-    budget = max(budget, known.optimizer_bytes() + _FEW_RESULTS)
     late = ", for gradients that it zeroes behind the next forward," if gradients else ""
+    guess = ""
+    if budget - bare > _GUESS_SHARE * budget:
+        guess = (
+            f"; {format_bytes(budget - bare)} of it are guessed for these outputs and the loss: "
+            f"{bare} may do, which the first steps tell, and may exceed"
+        )
     return (
         f"budget={budget} (with room for outputs that the loop holds{late} and for its "
-        f"loss{adam}; what else it takes is not known yet), "
+        f"loss{adam}; what else it takes is not known yet{guess}), "
     )
 
 

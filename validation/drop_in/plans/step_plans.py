@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from schedsim.dataflow.run_once import matches
@@ -124,7 +125,7 @@ class StepPlans:
 
     def is_for_sizes(self, key: Key, binding: Binding) -> bool:
         """Whether a call is planned, and for these open sizes."""
-        return key in self.known.numbers and binding == self.known.largest.get(key[0])
+        return key in self.known.numbers and binding == self.known.size_of(key)
 
     # -- for the session --------------------------------------------------------------------------
 
@@ -151,8 +152,7 @@ class StepPlans:
             if growth != 0:
                 self._first.clear()
             known.resident.plan(kind)
-            if growth != 0:
-                self.refusals.divide_anew()
+            self.refusals.divide_anew(has_grown=growth != 0)
         elif growth:
             self._grow(kind, growth)
 
@@ -212,10 +212,10 @@ class StepPlans:
         seen = [record.halves for record in self.known.records if record.keys == keys]
         return order in seen or (not seen and order == last_first(len(keys)))
 
-    def forget(self, index: int) -> None:
-        """Forget the steps in which part `index` ran: no other will."""
+    def replace(self, index: int, by: int) -> None:
+        """Forget what is known of part `index`: part `by` runs in its place in later steps."""
         self.known.forget(index)
-        self.unmeasured.forget(index)
+        self.unmeasured.replace(index, by)
         self._first.forget(index)
         self._chosen.clear()
 
@@ -240,7 +240,7 @@ class StepPlans:
             Bytes that its earlier calls keep.
         """
         known = self.known
-        known.see_sizes(key[0], binding)
+        known.see_call(key, binding)
         if key not in known.numbers:
             known.resident.raise_present(resident_bytes())
             if self.is_lifted:
@@ -305,6 +305,11 @@ class StepPlans:
     def is_measured(self) -> bool:
         """Whether each kind of step that has run was measured."""
         return self.unmeasured.is_empty
+
+    @property
+    def num_measured(self) -> int:
+        """The number of kinds of steps that were measured."""
+        return len(self.known.records)
 
     def least_bytes(self) -> int:
         """About the least that the largest graph takes, by the schedules that are known."""
@@ -439,7 +444,7 @@ class StepPlans:
             f"{part.name} has larger inputs than its step began with{part.sizes.in_words(binding)}"
         )
         self.known.num_planned = 0  # plan anew when the next step begins
-        self.known.largest[key[0]] = binding
+        self.known.take_sizes(key, binding)
         return self._least(part, binding)
 
     def _unforeseen(self, index: int, binding: Binding) -> int:
@@ -469,12 +474,33 @@ class StepPlans:
         if doubt is None:
             return
         record = record_without_measurements(calls)
-        alike = [known for known in self.known.records if known.is_like(record)]
-        if not alike:
-            alike = [with_loss(record, LOSS_BYTES), self.unmeasured.with_code_of_others(record)]
-        costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
-        if max(self._lines.peak_of(one, costs) for one in alike) > self.known.budget_bytes:
+        others = with_loss(record, LOSS_BYTES), self.unmeasured.with_code_of_others(record)
+        if self._is_over(calls, others):
             self._say(f"{doubt}: this step may exceed the budget", PlainStepWarning)
+
+    def may_exceed(self, calls: StepCalls) -> bool:
+        """Whether the step of these `calls` may have exceeded the budget, as far as it is known.
+
+        With a loss as it is guessed, where none like it was measured.
+        """
+        if self.known.budget_bytes is None:
+            return True
+        record = replace(record_without_measurements(calls), order=calls.halves)
+        return self._is_over(calls, [self.unmeasured.with_guesses(record)])
+
+    def _is_over(self, calls: StepCalls, unmeasured: Sequence[StepRecord]) -> bool:
+        """Whether these `calls` take more than the budget.
+
+        Parameters
+        ----------
+        unmeasured
+            What to take the step for where none like it was measured.
+        """
+        budget, record = self.known.budget_bytes, record_without_measurements(calls)
+        assert budget is not None
+        alike = [known for known in self.known.records if known.is_like(record)]
+        costs = [self._parts[it.key[0]].cost(it.number, it.binding) for it in calls.rows]
+        return max(self._lines.peak_of(one, costs) for one in alike or unmeasured) > budget
 
     @staticmethod
     def _least(part: TracedPart, binding: Binding) -> int:
@@ -568,7 +594,7 @@ class StepPlans:
         numbers |= {key: cost.number for key, cost in chosen.items()}
         known.peaks, known.numbers = peaks, numbers
         for key, number in numbers.items():
-            binding = known.largest[key[0]]
+            binding = known.size_of(key)
             known.planned[key] = (binding, self._parts[key[0]].cost(number, binding))
         return True
 

@@ -7,9 +7,10 @@ measured before the other. A budget that is named for the one alone would be ref
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from types import MappingProxyType
 
 import torch
 
@@ -35,6 +36,7 @@ _MOST_KINDS = 16
 """Kinds that are remembered: a loop with more of them has new ones in any case."""
 _MOST_MISSED = 8
 """Steps that may begin as one of such a kind and have fewer calls, before it comes no more."""
+_NONE: Mapping[int, int] = MappingProxyType({})
 _Calls = tuple[tuple[Key, ...], tuple[int, ...], frozenset[int]]
 """The calls of a step, the order of their halves, and the models whose steps were open."""
 
@@ -52,8 +54,14 @@ class UnmeasuredSteps:
         """A step of this `kind` begins at these sizes."""
         self._coming = kind, binding
 
-    def see(self, calls: StepCalls) -> None:
-        """A step with these `calls` is over, all backwards among them."""
+    def see(self, calls: StepCalls, replaced: Mapping[int, int] = _NONE) -> None:
+        """A step with these `calls` is over, all backwards among them.
+
+        Parameters
+        ----------
+        replaced
+            Indices of parts that it was the last to run, and of those that later ones run instead.
+        """
         kind = calls.keys, calls.halves, calls.beside
         self._missed.update(it for it in self._seen if self._goes_on(it[0], calls.keys))
         self._missed.pop(kind, None)
@@ -61,13 +69,31 @@ class UnmeasuredSteps:
         if seen is not None and seen.bindings == tuple(call.binding for call in calls.rows):
             return  # nearly every step of a loop
         if len(self._seen) < _MOST_KINDS:
-            self._seen[kind] = replace(record_without_measurements(calls), order=calls.halves)
+            found = replace(record_without_measurements(calls), order=calls.halves)
+            self._keep(kind, self._with_parts(found, replaced))
 
-    def forget(self, index: int) -> None:
-        """Forget the steps in which part `index` ran: no other will."""
+    def replace(self, index: int, by: int) -> None:
+        """Part `by` runs in the place of part `index` in later steps."""
         self._coming = None
-        kept = self._seen.items()
-        self._seen = {it: record for it, record in kept if all(key[0] != index for key in it[0])}
+        seen, self._seen = self._seen, {}
+        for kind, record in seen.items():
+            self._keep(kind, self._with_parts(record, {index: by}))
+
+    def _keep(self, kind: _Calls, record: StepRecord | None) -> None:
+        if record is not None:
+            self._seen[record.keys, *kind[1:]] = record
+
+    def _with_parts(self, record: StepRecord, replaced: Mapping[int, int]) -> StepRecord | None:
+        """`record` with other parts in the place of those `replaced`, if their sizes are alike."""
+        keys = []
+        for key in record.keys:
+            index = key[0]
+            while index in replaced:
+                index, before = replaced[index], index
+                if self._known.parts[index].sizes.names != self._known.parts[before].sizes.names:
+                    return None
+            keys.append((index, key[1]))
+        return replace(record, keys=tuple(keys))
 
     @property
     def is_empty(self) -> bool:
@@ -75,16 +101,26 @@ class UnmeasuredSteps:
         records = self._known.records
         return all(any(it.is_like(one) for one in records) for it in self._seen.values())
 
-    def of_several(self) -> list[tuple[StepRecord, StepRecord]]:
-        """Those of several calls: without what the code around them takes, and with guesses."""
-        records = [record for record in self._seen.values() if len(record.keys) > 1]
-        return [(record, self._with_guesses(record)) for record in records]
+    def of_several(self) -> list[StepRecord]:
+        """Those of several calls, without what the code around these takes."""
+        sizes = self._known.largest
+        return [
+            record
+            for record in self._seen.values()
+            if len(record.keys) > 1 and all(index in sizes for index, _ in record.keys)
+        ]
 
-    def least_bytes(self) -> int:
-        """The least budget for all of these kinds, as far as their calls tell it; 0 without any.
+    def least_bytes(self, *, guesses: bool = True) -> int:
+        """The least budget for those of these kinds that do not fit, as far as their calls tell it.
 
-        Of the code between graphs only a copy of the generator's state is known, and of that
-        behind the last forward a guess from the size of the outputs.
+        0 where all fit.
+
+        Parameters
+        ----------
+        guesses
+            Whether it has room for the code around their graphs: of that between them only a copy
+            of the generator's state is known, and of that behind the last forward a guess from the
+            size of the outputs.
         """
         known = self._known
         assert known.budget_bytes is not None
@@ -94,8 +130,10 @@ class UnmeasuredSteps:
                 continue
             if any(index not in known.largest for index, _ in record.keys):
                 continue
-            line = self._lines.least_line(self._with_guesses(record))
-            least = max(least, least_budget(line, known.budget_bytes))
+            taken = self.with_guesses(record) if guesses else record
+            line = self._lines.least_line(taken)
+            if line.divide(known.budget_bytes) is None:
+                least = max(least, least_budget(line, known.budget_bytes))
         return least
 
     def _begun(self) -> list[StepRecord]:
@@ -172,7 +210,8 @@ class UnmeasuredSteps:
     def _made_inputs(self, record: StepRecord, i: int) -> MadeInputs:
         return made_inputs(record, i, self._known.parts[record.keys[i][0]], record.bindings[i])
 
-    def _with_guesses(self, record: StepRecord) -> StepRecord:
+    def with_guesses(self, record: StepRecord) -> StepRecord:
+        """`record`, with a loss as it is guessed, and a generator's state between graphs."""
         state = OutsideBytes(torch.get_rng_state().nbytes, 0)
         part, binding = self._known.parts[record.keys[-1][0]], record.bindings[-1]
         loss = guessed_bytes(part, binding) + part.given_bytes(binding)

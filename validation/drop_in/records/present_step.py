@@ -21,13 +21,21 @@ class PresentStep:
         Bytes of what the first part reads and the code before it has made.
     is_spoiled
         Whether the step ran what no later one will.
+    replaced
+        Indices of parts of which it was the last step, and of those that later ones run instead.
     """
 
     calls: StepCalls = field(default_factory=StepCalls)
     given: dict[int, int] = field(default_factory=dict)
     made_before: int = 0
     is_spoiled: bool = False
+    replaced: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def tells_bytes(self) -> bool:
+        """Whether later steps take what this one takes."""
+        return not (self.is_spoiled or self.replaced)
 
     def end(self) -> None:
         """The step is over, and the next one has no calls yet."""
-        self.calls, self.is_spoiled = StepCalls(), False
+        self.calls, self.is_spoiled, self.replaced = StepCalls(), False, {}

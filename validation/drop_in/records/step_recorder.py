@@ -37,6 +37,8 @@ class StepReading(NamedTuple):
         The most bytes of the step before that code, beyond those at the start of the record.
     front_top_bytes
         The most of these while all that the step before has left is there still.
+    made_before
+        Bytes of the inputs that are among them, because the record began before they were made.
     """
 
     record: StepRecord | None
@@ -45,6 +47,7 @@ class StepReading(NamedTuple):
     held_blocks: Mapping[int, int]
     top_bytes: int
     front_top_bytes: int
+    made_before: int = 0
 
 
 class StepRecorder:
@@ -176,7 +179,7 @@ class StepRecorder:
         if not step.calls.has_backward:
             self.turns.misses()
             return None
-        if step.is_spoiled:
+        if not step.tells_bytes:
             return StepReading(None, None, NO_BLOCKS, meter.held_blocks, 0, 0)
         if stretches is None:
             self.turns.is_missing = True
@@ -189,4 +192,5 @@ class StepRecorder:
         record = meter.record(stretches, step.calls, self._front, passing_bytes)
         behind, top = meter.behind(stretches), meter.top_bytes(stretches)
         front = meter.front_top_bytes(stretches)
-        return StepReading(record, behind, meter.left_blocks, meter.held_blocks, top, front)
+        made = step.made_before if meter.begins_early else 0
+        return StepReading(record, behind, meter.left_blocks, meter.held_blocks, top, front, made)

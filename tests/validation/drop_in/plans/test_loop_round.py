@@ -34,7 +34,7 @@ class Planned:
 
     def __init__(self, refused=None, is_measured=True):
         self.refused, self.is_measured = refused, is_measured
-        self.is_lifted = False
+        self.is_lifted, self.num_measured = False, 0
 
     def lift(self):
         self.is_lifted = True
@@ -88,6 +88,23 @@ def test_a_refusal_that_is_caught_holds_no_frames():
     finally:
         gc.enable()
     assert caught() is None
+
+
+def test_a_round_goes_on_while_kinds_of_steps_are_measured():
+    """A refusal that comes before names what is guessed of those that are not."""
+    loop, planners = of_two(refusal(100), None)
+    planners[1].is_measured = False
+    loop.put_off(0, ONE, [1])
+    loop.trains(0)
+    loop.trains(1)
+    for num_measured in range(1, 8):
+        planners[1].num_measured = num_measured
+        loop.begins(0, ONE, [0, 1])
+    for _ in range(2):
+        loop.begins(0, ONE, [0, 1])
+    assert loop.is_on
+    with pytest.raises(InfeasibleBudgetError):
+        loop.begins(0, ONE, [0, 1])
 
 
 def test_a_model_that_is_never_trained_is_not_awaited_for_long():

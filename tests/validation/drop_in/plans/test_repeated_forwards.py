@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -95,3 +96,27 @@ def test_one_forward_more_than_steps_were_planned_for_is_told_of(door):
     assert all(map(torch.equal, outputs, [model.forward(x) for x in batches]))
     with pytest.raises(schedsim.InfeasibleBudgetError):
         contrastive(module, batches)
+
+
+@pytest.mark.slow
+def test_a_call_that_is_always_smaller_is_planned_at_its_own_size():
+    """As a second crop of images: the step was refused for two of the larger one."""
+    torch._dynamo.reset()
+    gc.collect()
+    model, _ = made()
+    large, small = torch.randn(512, 16), torch.randn(64, 16)
+    options = {"budget": 10**7, "effort": 0.2, "extra_bytes": storage_bytes(small)}
+    step = torch.compile(model, backend="schedsim", options=options, dynamic=True)
+
+    def train():
+        (step(large).square().mean() + step(small).square().mean()).backward()
+        model.zero_grad()
+
+    for _ in range(4):
+        train()
+    session = session_of(options)
+    [reading] = AllocatorMeter().read(train)
+    measured = storage_bytes([*model.parameters(), large, small]) + reading.peak_bytes
+    known = session.plans.known
+    assert sorted(known.size_of(key) for key in known.numbers) == [(64,), (512,)]
+    assert measured <= session.peak_bytes <= 1.1 * measured

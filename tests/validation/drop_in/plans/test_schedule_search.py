@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from schedsim.validation.drop_in.plans import schedule_search  # noqa: E402
 from schedsim import Chain  # noqa: E402
 from schedsim.api import try_plan  # noqa: E402
 from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+from schedsim.plans.least_budget import LeastBudget  # noqa: E402
 
 
 @pytest.mark.parametrize("late", [1, 2, 3])
@@ -84,3 +86,36 @@ def test_a_named_budget_has_room_for_a_few_results_more():
     asked = ("uncounted_bytes", "unmeasured_bytes", "optimizer_bytes", "late_gradient_bytes")
     known = SimpleNamespace(**dict.fromkeys(nothing, 0), **dict.fromkeys(asked, int))
     assert schedule_search.named_budget(known, 4 << 20).startswith(f"budget={4 * 1028 << 10} ")
+
+
+@pytest.mark.parametrize(
+    ("roomy", "guessed"), [(None, False), (1_001_000, False), (1_400_000, True)]
+)
+def test_a_refusal_says_what_of_its_name_is_a_guess(roomy, guessed):
+    """As far as that is much: the budget without it may do."""
+    plan = SimpleNamespace(
+        min_feasible_bytes=10**6, least=LeastBudget(10**6), binding_op=None, budget_bytes=10**5
+    )
+    known = SimpleNamespace(
+        budget_bytes=10**5,
+        records=[],
+        coming_bytes=20_000,
+        growing_bytes=0,
+        gradient_bytes=lambda: 10_000,
+        optimizer_bytes=lambda: 0,
+        options=SimpleNamespace(optimizer=None),
+        made_bytes=0,
+        others_bytes=0,
+        others_hold_bytes=0,
+        is_share=False,
+    )
+    hint = schedule_search.infeasible(known, "step", plan, roomy).hint
+    bare = 10**6 + 10**6 // 256 + 30_000
+    assert (f"{bare} may do" in hint) == guessed
+    named = int(re.search(r"budget=(\d+)", hint)[1])
+    assert named == max(10**6, roomy or 0) * 257 // 256 + 30_000
+    # A new kind of step has as much room where others were measured: it was refused once more.
+    known.records, known.unmeasured_bytes, known.uncounted_bytes = [None], int, int
+    known.late_gradient_bytes = int
+    hint = schedule_search.infeasible(known, "step", plan, roomy).hint
+    assert int(re.search(r"budget=(\d+)", hint)[1]) == named - 10_000

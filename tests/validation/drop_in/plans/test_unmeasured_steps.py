@@ -13,6 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from schedsim.validation.drop_in.parts.part_line import CallInLine, PartCost  # noqa: E402
+from schedsim.validation.drop_in.plans.ordered_line import plain_line  # noqa: E402
 from schedsim.validation.drop_in.plans.unmeasured_steps import (  # noqa: E402
     UnmeasuredSteps,
     record_without_measurements,
@@ -155,6 +157,8 @@ def test_a_refusal_has_room_for_the_step_that_begins():
     plans.known.records = []
     assert plans.unmeasured.least_bytes() == 0
     plans.unmeasured.comes(StepKind(0), ())
+    assert plans.unmeasured.least_bytes() == 0  # it fits
+    plans.known.budget_bytes = 1000
     least = plans.unmeasured.least_bytes()
     assert least > plans.known.resident.now.resident_bytes + 64 * 16 * 4
     plans.known.records = [StepRecord(((0, 0),), ((),), (0,), (NOTHING,), (NOTHING,))]
@@ -230,3 +234,31 @@ def test_two_forwards_and_three_in_turns_are_planned_for():
         warnings.simplefilter("always")
         loop(step)
     assert not [it for it in said if "once more than steps were planned for" in str(it.message)]
+
+
+def part_of_sizes(*names):
+    return SimpleNamespace(sizes=SimpleNamespace(names=names))
+
+
+def test_a_step_goes_on_by_the_parts_that_replace_others():
+    parts = [part_of_sizes(), part_of_sizes(), part_of_sizes(), part_of_sizes("s0")]
+    known = SimpleNamespace(parts=parts, records=[], numbers={}, largest=dict.fromkeys(range(4)))
+    steps = UnmeasuredSteps(known, lines=None)
+    calls = StepCalls([PartCall((i, 0), None, (), 0, 8, 0, is_done=True) for i in range(2)], [0, 1])
+    steps.see(calls, {0: 2})
+    assert [it.keys for it in steps.of_several()] == [((2, 0), (1, 0))]
+    steps.replace(1, 0)
+    assert [it.keys for it in steps.of_several()] == [((2, 0), (0, 0))]
+    steps.replace(2, 3)  # at other sizes
+    assert steps.of_several() == []
+
+
+@pytest.mark.parametrize(("budget", "named"), [(100, 0), (60, 81)])
+def test_steps_that_fit_are_refused_by_no_guess(budget, named):
+    """Each refusal named a hundredth more than the budget that it refused."""
+    call = CallInLine((PartCost(0, 40, 50, 80, 1.0),), 0, 0, 0, 0)
+    lines = SimpleNamespace(least_line=lambda _: plain_line([call]))
+    known = SimpleNamespace(records=[], largest={0: ()}, budget_bytes=budget)
+    steps = UnmeasuredSteps(known, lines)
+    steps.see(ended((0, 0)))
+    assert steps.least_bytes(guesses=False) == pytest.approx(named, abs=1)
