@@ -44,6 +44,11 @@ class Fabric:
         Seconds of the host for a kernel, launched by an op of PyTorch or by compiled code: 13.5 us
         for a matrix product of PyTorch on the host of a DGX H100 (github NVIDIA/TransformerEngine,
         issue 2053), 7 us for a kernel (github meta-pytorch/autoparallel, pull request 146).
+    near_sending, far_sending
+        Share of the device's processors that the kernel of a message holds, inside a node and
+        between nodes (`schedsim.clusters.beside_messages`).
+    persistent
+        Whether matrix products run as one block for each processor, as those of Hopper do.
     """
 
     device: Device
@@ -60,6 +65,13 @@ class Fabric:
     is_assumed: bool = False
     launch_s: float = 13.5e-6
     compiled_launch_s: float = 7e-6
+    near_sending: float = 24 / 132
+    far_sending: float = 16 / 132
+    persistent: bool = False
+
+    def sending(self, span: int) -> float:
+        """Share of the processors that a message holds in a group of `span` neighbours."""
+        return self.near_sending if span <= self.per_node else self.far_sending
 
     def copy_s(self, size_bytes: float) -> float:
         """Seconds of a copy between a device and its host, in one direction."""
@@ -177,6 +189,27 @@ _NODES: dict[str, tuple[str, float, float, float]] = {
 
 
 _HOPPER = ("h100", "h200")
+_PROCESSORS = {"a100": 108}
+"""Streaming multiprocessors, where they are not the 132 of an H100 (NVIDIA data sheets)."""
+_NEAR_BLOCKS = 24
+"""Blocks of an all-gather inside a node (forums.developer.nvidia.com, topic 337991, of H100; github
+Tencent-Hunyuan/UniRL, pull request 467, of H20)."""
+_CARD_BLOCKS = 2
+"""Blocks for each network card (github NVIDIA/nccl, issue 689: 2 for one, 16 for eight)."""
+_CARD_BYTES_PER_S = 12.5e9
+"""A card has 100 Gb/s or more, and a device has one at most."""
+
+
+def _far_blocks(per_node: int, far_bytes_per_s: float) -> int:
+    """Blocks of a message between nodes.
+
+    >>> [_far_blocks(8, rate) for rate in (50e9, 6.25e9)]
+    [16, 8]
+    """
+    cards = math.ceil(per_node * far_bytes_per_s / _CARD_BYTES_PER_S)
+    return _CARD_BLOCKS * min(per_node, cards)
+
+
 _FLASH = {1: 0.5, 2: 1.0, 3: 2.0}
 """FlashAttention -> its rate over that of the second one. The first reaches 25 to 40 % of an A100's
 peak, the second about twice as much (Dao 2023, arXiv 2307.08691, abstract). On Hopper, the second
@@ -258,15 +291,20 @@ def get_fabric(
             memory_bytes=96 * 10**9,
             source="torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
         )
+    far_bytes_per_s = (far if network is None else network) * 1e9
+    processors = _PROCESSORS.get(name[:4], 132)
     return Fabric(
         device,
         calibrated if efficiency is None else efficiency,
         near * 1e9,
-        (far if network is None else network) * 1e9,
+        far_bytes_per_s,
         float8_gain=2.0 if hopper else 0.0,
         attention_share=_FLASH[flash] * flash_share(name),
         host_bytes_per_s=LINKS["pcie4" if name.startswith("a100") else "pcie5"].bytes_per_s,
         is_assumed=name not in _NODES,
+        near_sending=_NEAR_BLOCKS / processors,
+        far_sending=_far_blocks(8, far_bytes_per_s) / processors,
+        persistent=hopper,
     )
 
 
