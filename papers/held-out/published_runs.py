@@ -48,8 +48,9 @@ def _every_second(num_layers: int) -> str:
 
 _SPRING_WHY = "Whether layers were compiled is not printed; a month later they were not."
 
-# fms-fsdp compiles the whole model; its FSDP is the first one.
-_FMS = {"seq": 4096, "batch": 2, "compiled": True}
+# fms-fsdp compiles the whole model; its FSDP is the first one, and reduces gradients in 16 bits
+# (``policies/mixed_precision.py``: ``bfSixteen``).
+_FMS = {"seq": 4096, "batch": 2, "compiled": True, "reduce_bf16": True}
 _FMS |= {"libraries": Libraries.of_torch("2.3", wide_norm=False)}
 _LLAMA_34B = Architecture("llama-34b", 48, 8192, 32000, 22016, AttentionSizes(64, 8, 128))
 _FULL_WHY = "Every layer is taken to be run again: their hardware's flops are 4/3 of the model's."

@@ -61,6 +61,7 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
         "Exchange tokens of experts beside the computation of another micro-batch.",
     ),
     ("--chunked-head", "chunked_head", "Compute head and loss chunk by chunk."),
+    ("--reduce-bf16", "reduce_bf16", "Reduce gradients in 16 bits (reduce_dtype of FSDP)."),
     ("--separate-head", "separate_head", "Gather embedding and head separately."),
     ("--fused-optimizer", "fused_optimizer", "Use an optimizer without temporary copies."),
     (
