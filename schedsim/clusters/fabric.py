@@ -12,6 +12,41 @@ from ..workloads.devices import Device, device_names, get_device, is_device_file
 
 
 @dataclass(frozen=True, slots=True)
+class _Protocol:
+    """How NCCL sends: seconds to begin, and of a step inside a node and between nodes.
+
+    In a ring every rank takes part in every step; a tree is as deep as the logarithm of the nodes.
+    `rate_share` is the share of the links' rate.
+    """
+
+    base_ring_s: float
+    base_tree_s: float
+    near_ring_s: float
+    far_ring_s: float
+    near_tree_s: float
+    far_tree_s: float
+    rate_share: float
+
+    def ring_s(self, sent_s: float, near: int, far: int) -> float:
+        """A ring of so many steps, whose bytes alone take `sent_s`."""
+        steps_s = near * self.near_ring_s + far * self.far_ring_s
+        return sent_s / self.rate_share + self.base_ring_s + steps_s
+
+    def tree_s(self, sent_s: float, near: int, far: float) -> float:
+        """A tree, up and down."""
+        steps_s = near * self.near_tree_s + far * self.far_tree_s
+        return sent_s / self.rate_share + self.base_tree_s + steps_s
+
+
+_PROTOCOLS = (
+    _Protocol(8.4e-6, 8.4e-6, 3.4e-6, 14e-6, 4e-6, 14e-6, 1.0),
+    _Protocol(14e-6, 14e-6, 1.9e-6, 4e-6, 1.25e-6, 8.5e-6, 0.92),
+)
+"""Simple and LL128 of NCCL's own model, by which it chooses (github NVIDIA/nccl, 5067397c,
+``src/graph/tuning.cc``: ``ncclTopoTuneModel``)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fabric:
     """A cluster of equal devices.
 
@@ -26,7 +61,8 @@ class Fabric:
     per_node
         Devices in a node.
     latency_s
-        Seconds that a message takes however short it is.
+        Seconds that a message from one device to another takes however short it is. A collective's
+        are those of NCCL's rings and trees, which grow with the ranks.
     float8_gain
         Rate of matrix products in 8 bits over those in 16; 0 for a device without 8-bit products.
     link_efficiency
@@ -103,6 +139,8 @@ class Fabric:
         from the first rank to the last. In a group that spans several nodes, all devices of a node
         send side by side, each over its own link.
 
+        Each of its steps takes some time however short the message is (`_PROTOCOLS`).
+
         References
         ----------
         Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH",
@@ -110,12 +148,20 @@ class Fabric:
         """
         if ranks < 2:
             return 0.0
-        moved = whole_bytes * (ranks - 1) / ranks
-        return moved / self._group_rate(ranks, span) + self._latency_s(ranks)
+        sent_s = whole_bytes * (ranks - 1) / ranks / self._group_rate(ranks, span)
+        nodes = self._nodes(ranks, span)
+        return min(one.ring_s(sent_s, ranks - nodes, nodes - 1) for one in _PROTOCOLS)
 
     def all_reduce_s(self, size_bytes: float, ranks: int, span: int) -> float:
-        """Seconds of an all-reduce: a reduce-scatter and an all-gather."""
-        return 2 * self.gather_s(size_bytes, ranks, span)
+        """Seconds of an all-reduce: a ring that reduces and gathers, or a tree."""
+        if ranks < 2:
+            return 0.0
+        sent_s = 2 * size_bytes * (ranks - 1) / ranks / self._group_rate(ranks, span)
+        nodes = self._nodes(ranks, span)
+        near, far = ranks - nodes, nodes - 1
+        ring = min(one.ring_s(sent_s, 2 * near, 2 * far) for one in _PROTOCOLS)
+        inside, deep = ranks // nodes - 1, math.log2(nodes)
+        return min(ring, *(one.tree_s(sent_s, 2 * inside, 2 * deep) for one in _PROTOCOLS))
 
     def all_to_all_s(self, sent_bytes: float, ranks: int, span: int) -> float:
         """Seconds in which every rank sends an equal part of `sent_bytes` to every rank.
@@ -142,6 +188,10 @@ class Fabric:
         far = held_bytes * (nodes - 1) * _chance(experts, nodes)
         near = held_bytes * ranks * _chance(experts, ranks) * (inside - 1) / inside
         return self._side_by_side_s(near, far) + self._latency_s(ranks)
+
+    def _nodes(self, ranks: int, span: int) -> int:
+        """In how many nodes `ranks` lie."""
+        return -(-ranks // self._inside(ranks, span))
 
     def _inside(self, ranks: int, span: int) -> int:
         """How many of `ranks` lie in one node."""
