@@ -11,6 +11,8 @@ has the others.
   143988; pull request 144974). They begin as soon as the message is sent, so that no more is lost
   than what of the message is beside the product. A message that comes while such a product runs
   waits for it.
+
+Messages of several groups that go over the same links at once share their rate.
 """
 
 from __future__ import annotations
@@ -85,11 +87,9 @@ class _Play:
         starts = order.line_start.tolist()
         self.lines = [order.line[starts[q] : starts[q + 1]].tolist() for q in range(len(names))]
         self.compute = names.index(COMPUTE)
-        self.sending = {
-            q: step.fabric.sending(_span(step, name))
-            for q, name in enumerate(names)
-            if name.startswith(_MESSAGES)
-        }
+        spans = {q: _span(step, name) for q, name in enumerate(names) if name.startswith(_MESSAGES)}
+        self.sending = {q: step.fabric.sending(span) for q, span in spans.items()}
+        self.inside = {q: span <= step.fabric.per_node for q, span in spans.items()}
         self.in_waves = step.products() if step.fabric.persistent else [False] * num_runs
         self.head = [0] * len(names)
         self.ready_s: list[float | None] = [None] * len(names)
@@ -101,7 +101,7 @@ class _Play:
         """Play all runs."""
         found = np.zeros(len(self.taken_s))
         while True:
-            while any([self._start(q, found) for q in range(len(self.lines))]):
+            while any(self._start(q, found) for q in range(len(self.lines))):
                 pass
             if not self.going:
                 assert all(self.ended), "a legal order gets stuck nowhere"
@@ -113,9 +113,9 @@ class _Play:
         if q in self.going or self.head[q] == len(self.lines[q]):
             return False
         k = self.lines[q][self.head[q]]
-        if not all([self.ended[other] for other in self.waits_for[k]]):
+        if not all(self.ended[other] for other in self.waits_for[k]):
             return False
-        if not all([self.begun[other] for other in self.issued_after[k]]):
+        if not all(self.begun[other] for other in self.issued_after[k]):
             return False
         ready_s = self.ready_s[q]
         ready_s = self.ready_s[q] = self.now if ready_s is None else ready_s
@@ -145,7 +145,12 @@ class _Play:
         sent = sum([share for m, share in self.sending.items() if m in self.going])
         beside = self.going.get(self.compute)
         slowed = sent if beside and not self.in_waves[beside.run] else 0.0
-        rates = {q: 1.0 - slowed if q == self.compute else 1.0 for q in self.going}
+        links = [self.inside[q] for q in self.going if q in self.inside]
+        rates = {
+            q: 1.0 / links.count(self.inside[q]) if q in self.inside else 1.0 for q in self.going
+        }
+        if beside:
+            rates[self.compute] = 1.0 - slowed
         ends = {q: one.left_s / rates[q] for q, one in self.going.items()}
         passed_s = min(ends.values())
         if beside and beside.held_until > self.now:

@@ -94,6 +94,16 @@ def test_the_second_wave_leaves_processors_to_the_next_message():
     assert starts == [0.0, 0.0, 1.0, 3.0]
 
 
+def test_messages_share_their_links():
+    """Those inside of nodes; what crosses them goes over cards."""
+    stream = {"a": SHARD_STREAM, "b": "link:tensor"}
+    ops = [replace(op(f"message {k}", 2.0), stream=name) for k, name in stream.items()]
+    ops.append(op("last", 1.0, "t.message a"))
+    assert played(HOPPER, *ops)[0] == [4.0, 4.0, 1.0]
+    apart = Written(ops, HOPPER, Degrees(fsdp=8, tensor=8))
+    assert seconds_beside(apart).tolist() == [2.0, 2.0, 1.0]
+
+
 def test_what_computes_alone_takes_its_own_time():
     """Without messages, and beside a message that takes no time."""
     assert seconds_beside(Written([op("product", 2.0)], HOPPER)) is None
