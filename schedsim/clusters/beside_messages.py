@@ -24,8 +24,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataflow.graph import COMPUTE
+from ..dataflow.graph import COMPUTE, Graph
 from ..simulation.issue_order import issue_order
+from ..simulation.result import Simulation
+from ..simulation.schedule import Schedule
+from ..simulation.simulator import simulate
 from .rank_units import REPLICA_STREAM, SHARD_STREAM
 
 if TYPE_CHECKING:
@@ -34,19 +37,18 @@ if TYPE_CHECKING:
 _MESSAGES = "link:"
 
 
-def seconds_beside(step: RankStep) -> NDArray[np.float64] | None:
-    """Seconds of each run of a written `step`, ``(num_runs,)``; ``None`` where nothing is sent.
+def played_beside(step: RankStep) -> Simulation:
+    """A written `step`, in which computation and messages take from each other.
 
-    Those of a message count from when it could begin.
+    The seconds of a message count from when it could begin.
 
     Notes
     -----
     O(runs + reads) for a few streams.
     """
-    graph = step.graph
-    if graph.one_stream:
-        return None
-    return _Play(step).seconds()
+    graph, schedule = step.graph, step.schedule
+    seconds = None if graph.one_stream else _Play(step, graph, schedule).seconds()
+    return simulate(graph, schedule, run_s=seconds)
 
 
 @dataclass(slots=True)
@@ -66,8 +68,7 @@ class _Going:
 class _Play:
     """The streams of a rank's step, played event by event."""
 
-    def __init__(self, step: RankStep) -> None:
-        graph, schedule = step.graph, step.schedule
+    def __init__(self, step: RankStep, graph: Graph, schedule: Schedule) -> None:
         arrays, runs = graph.arrays, schedule.bind(graph).copy()
         order = issue_order(graph, runs)
         self.taken_s = arrays.op_time_s[runs].tolist()
