@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("devices", "fsdp", "replicate", "tensor", "pipeline", "context", "expert"),
         *("whole_experts", "dispatcher", "hidden_exchange", "uneven", "schedule"),
         *("loss_chunks", "state", "compiled", "float8", "compiled_loss", "chunked_head"),
-        *("separate_head", "torch"),
+        *("reduce_bf16", "separate_head", "torch"),
         *(
             "fused_optimizer",
             "eager_attention",

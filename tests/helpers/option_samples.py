@@ -114,6 +114,7 @@ CLUSTER = {
     "--compile": sample(),
     "--float8": sample(),
     "--compile-loss": sample(),
+    "--reduce-bf16": sample(),
     "--separate-head": sample(),
     "--fused-optimizer": sample(),
     "--eager-attention": sample(),
