@@ -41,11 +41,7 @@ def read(path: Path) -> dict[tuple[str, str], float]:
 
 
 def is_looked_at(source: str, name: str) -> bool:
-    """Whether a row is in the half that is looked at.
-
-    >>> is_looked_at("torchtitan", "table 1, 8B on 8: eager")
-    True
-    """
+    """Whether a row is in the half that is looked at."""
     return hashlib.sha256(f"{source}/{name}".encode()).digest()[0] % 2 == 0
 
 
