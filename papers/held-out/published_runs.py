@@ -245,7 +245,8 @@ GROUPS: dict[str, list[Run]] = {
         Run(
             name,
             model,
-            {"seq": seq, "batch": batch, "num_micro_batches": micro, **degrees, **_NEMO},
+            {"seq": seq, "batch": batch, "num_micro_batches": micro, **degrees, **_NEMO}
+            | ({"overlap_tensor": True} if "tensor" in degrees else {}),
             tokens,
             device="h100-80gb",
             flash=3,

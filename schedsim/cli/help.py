@@ -37,6 +37,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
             "eager_attention",
             "regather",
             "whole_sequence",
+            "overlap_tensor",
             "optimizer_in_backward",
         ),
         *("expandable", "search", "global_batch", "launch"),

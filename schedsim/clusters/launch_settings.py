@@ -279,6 +279,8 @@ def _megatron(found: ClusterPrediction) -> str:
     ]
     if training.sequence_ranks(degrees) > 1:
         words.append("--sequence-parallel")
+    if training.overlap_tensor:
+        words.append("--tp-comm-overlap")
     if degrees.pipeline > 1:
         stages = split_stages(found.model, degrees, training)
         words.append(f"--pipeline-model-parallel-layout '{_layout(stages)}'")

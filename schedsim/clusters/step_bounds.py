@@ -244,6 +244,7 @@ class StepBounds:
             *(degrees.whole_experts, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
             *(training.state, training.async_tensor, training.whole_sequence, training.libraries),
+            training.overlap_tensor,
             training.micro_batch(degrees) > 1,
             *(training.dispatcher, training.hidden_exchange, training.uneven),
             training.micro_batches(degrees) > 1,

@@ -85,6 +85,9 @@ class Training:
     whole_sequence
         Tensor-parallel ranks keep the whole sequence between products, and sum what products make
         over all of them (Megatron without ``--sequence-parallel``). Otherwise each keeps its part.
+    overlap_tensor
+        Whether messages between tensor-parallel ranks go part by part beside the products that need
+        or make them (Megatron's ``--tp-comm-overlap``).
     optimizer_in_backward
         Each gradient is used as soon as it is there.
     async_tensor
@@ -129,6 +132,7 @@ class Training:
     eager_attention: bool = False
     regather: bool = False
     whole_sequence: bool = False
+    overlap_tensor: bool = False
     optimizer_in_backward: bool = False
     async_tensor: bool = False
     wide_logits: bool = False
@@ -326,6 +330,12 @@ class Training:
                 "it is of tensor-parallel ranks that split the sequence",
             ),
             (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
+            (
+                self.overlap_tensor,
+                degrees.tensor > 1 and self.state == "megatron" and not self.whole_sequence,
+                "--overlap-tensor",
+                "it is of Megatron's tensor-parallel ranks that split the sequence",
+            ),
             (
                 self.regather,
                 degrees.tensor > 1 or self.state == "megatron",

@@ -120,6 +120,7 @@ CLUSTER = {
     "--eager-attention": sample(),
     "--regather": sample(tensor="2"),
     "--whole-sequence": sample(tensor="2"),
+    "--overlap-tensor": sample(tensor="2", state="megatron"),
     "--chunked-head": sample(loss_chunks="2"),
     "--flash": sample("1"),
     "--network": sample("5", devices="16"),

@@ -80,6 +80,11 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
         "Keep the whole sequence on tensor-parallel ranks (no sequence parallelism).",
     ),
     (
+        "--overlap-tensor",
+        "overlap_tensor",
+        "Send parts of sequences beside products (Megatron's --tp-comm-overlap).",
+    ),
+    (
         "--optimizer-in-backward",
         "optimizer_in_backward",
         "Apply each gradient in the backward, and free it at once.",

@@ -213,6 +213,13 @@ def test_fsdp2_of_megatron_goes_without_its_distributed_optimizer():
             megatron("llama3.2-1b", **words)
 
 
+def test_megatron_sends_parts_beside_products():
+    """Where the prediction does."""
+    step = {"devices": 8, "tensor": 4, "seq": 512, "state": "megatron"}
+    assert "--tp-comm-overlap" not in megatron("llama3-8b", **step)
+    assert "--tp-comm-overlap" in megatron("llama3-8b", overlap_tensor=True, **step)
+
+
 def test_gradients_in_16_bits_are_megatrons():
     """torchtitan has no such setting."""
     step = {"devices": 8, "seq": 512, "reduce_bf16": True}

@@ -40,6 +40,12 @@ def test_policies_are_spread_over_a_stage():
         ({"reduce_bf16": True, "state": "megatron"}, Degrees(), "--reduce-bf16 changes nothing"),
         ({"reduce_bf16": True, "zero_stage": 2}, Degrees(fsdp=8), "--reduce-bf16 where whole"),
         ({"reduce_bf16": True, "batch": 2}, Degrees(pipeline=2), "--reduce-bf16 where whole"),
+        ({"overlap_tensor": True}, Degrees(tensor=2), "--overlap-tensor changes nothing"),
+        (
+            {"overlap_tensor": True, "whole_sequence": True, "state": "megatron"},
+            Degrees(tensor=2),
+            "--overlap-tensor changes nothing",
+        ),
         ({"recompute": None}, Degrees(), "recompute None is no text"),
         ({"recompute": 3}, Degrees(), "recompute 3 is no text"),
         ({"compiled": "no"}, Degrees(), "compiled 'no' is not true or false"),
