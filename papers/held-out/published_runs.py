@@ -439,8 +439,6 @@ MISSES = {
     "Llama 2 7B on 8": _EIGHT_BITS,
     "Llama 2 13B on 16, PP 4": _EIGHT_BITS,
     "Llama 3 8B on 8, CP 2": _EIGHT_BITS,
-    "Nemotron-4 340B on 128, TP 8, PP 8": "Megatron's products send parts of sequences as they go "
-    "(userbuffers), which is not modelled.",
     "gpt-oss 20B on 8": "Megatron-Bridge's steps with experts are predicted too fast as well.",
     "DeepSeek 16B on 8, EP 2": _HOSTS,
     "DeepSeek 16B on 8, TP 2, EP 2": _HOSTS,
