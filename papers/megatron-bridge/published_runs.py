@@ -29,9 +29,13 @@ _FUSED = {"compiled": True, "compiled_loss": True, "fused_optimizer": True}
 _MEGATRON = {**_FUSED, "state": "megatron", "regather": True}
 _8B = {"fsdp": 8, "seq": 8192, "batch": 16, "num_micro_batches": 16, "float8": True, **_FUSED}
 _8B |= {"recompute": "full:5,none:27"}  # ``recompute_num_layers=5``
+_8B |= {"reduce_bf16": True}  # ``grad_reduce_in_fp32 = False``
 _LONG = {"seq": 8192, "batch": 64, "num_micro_batches": 64, "schedule": "interleaved"}
-_70B = {"fsdp": 2, "tensor": 4, "pipeline": 8, "num_chunks": 5, "float8": True}
-_405B = {"fsdp": 8, "tensor": 8, "pipeline": 8, "context": 2, "num_chunks": 8, "float8": True}
+# The recipes of dense models send parts of sequences beside products (``tp_comm_overlap``); that of
+# Qwen3 235B on H100 does not.
+_PARTS = {"float8": True, "overlap_tensor": True}
+_70B = {"fsdp": 2, "tensor": 4, "pipeline": 8, "num_chunks": 5, **_PARTS}
+_405B = {"fsdp": 8, "tensor": 8, "pipeline": 8, "context": 2, "num_chunks": 8, **_PARTS}
 _BIASES = (
     "Megatron adds biases expert by expert, and its products are small; what waits is not found."
 )

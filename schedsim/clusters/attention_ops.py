@@ -21,12 +21,12 @@ _FLEX = 0.90, 0.85
 """FlexAttention's rate over FlashAttention-2's, forward and backward: He et al., "FlexAttention:
 The Flexibility of PyTorch with the Performance of FlashAttention", pytorch.org/blog, August 2024.
 """
-_FLEX_WIDE = 0.286, 0.244
+_FLEX_WIDE = 0.280, 0.239
 """The same on heads wider than 128: 9.80 and 28.08 ms for 8 sequences of 4,096 tokens, 16 heads of
 192 and 128, causal, the fastest of its kernels on an H100 with 96 GB (what was tuned in the log of
 github pytorch/torchtitan, pull request 1437). With a mask of documents the same log has 2.73 and
 6.90 ms for sequences half as long, which is no less: documents save nothing here."""
-_EFFICIENT = 0.5, 0.127
+_EFFICIENT = 0.5, 0.121
 """PyTorch's memory-efficient attention over FlashAttention-2, on narrow heads and on wide ones: as
 fast as the first FlashAttention, and on heads wider than 128, forward and backward, 1.09 s a step
 slower than FlexAttention (torchtitan, pull request 1610, the same step with both)."""

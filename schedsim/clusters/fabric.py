@@ -12,6 +12,41 @@ from ..workloads.devices import Device, device_names, get_device, is_device_file
 
 
 @dataclass(frozen=True, slots=True)
+class _Protocol:
+    """How NCCL sends: seconds to begin, and of a step inside a node and between nodes.
+
+    In a ring every rank takes part in every step; a tree is as deep as the logarithm of the nodes.
+    `rate_share` is the share of the links' rate.
+    """
+
+    base_ring_s: float
+    base_tree_s: float
+    near_ring_s: float
+    far_ring_s: float
+    near_tree_s: float
+    far_tree_s: float
+    rate_share: float
+
+    def ring_s(self, sent_s: float, near: int, far: int) -> float:
+        """A ring of so many steps, whose bytes alone take `sent_s`."""
+        steps_s = near * self.near_ring_s + far * self.far_ring_s
+        return sent_s / self.rate_share + self.base_ring_s + steps_s
+
+    def tree_s(self, sent_s: float, near: int, far: float) -> float:
+        """A tree, up and down."""
+        steps_s = near * self.near_tree_s + far * self.far_tree_s
+        return sent_s / self.rate_share + self.base_tree_s + steps_s
+
+
+_PROTOCOLS = (
+    _Protocol(8.4e-6, 8.4e-6, 3.4e-6, 14e-6, 4e-6, 14e-6, 1.0),
+    _Protocol(14e-6, 14e-6, 1.9e-6, 4e-6, 1.25e-6, 8.5e-6, 0.92),
+)
+"""Simple and LL128 of NCCL's own model, by which it chooses (github NVIDIA/nccl, 5067397c,
+``src/graph/tuning.cc``: ``ncclTopoTuneModel``)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fabric:
     """A cluster of equal devices.
 
@@ -26,7 +61,8 @@ class Fabric:
     per_node
         Devices in a node.
     latency_s
-        Seconds that a message takes however short it is.
+        Seconds that a message from one device to another takes however short it is. A collective's
+        are those of NCCL's rings and trees, which grow with the ranks.
     float8_gain
         Rate of matrix products in 8 bits over those in 16; 0 for a device without 8-bit products.
     link_efficiency
@@ -44,6 +80,11 @@ class Fabric:
         Seconds of the host for a kernel, launched by an op of PyTorch or by compiled code: 13.5 us
         for a matrix product of PyTorch on the host of a DGX H100 (github NVIDIA/TransformerEngine,
         issue 2053), 7 us for a kernel (github meta-pytorch/autoparallel, pull request 146).
+    near_sending, far_sending
+        Share of the device's processors that the kernel of a message holds, inside a node and
+        between nodes (`schedsim.clusters.beside_messages`).
+    persistent
+        Whether matrix products run as one block for each processor, as those of Hopper do.
     """
 
     device: Device
@@ -60,6 +101,13 @@ class Fabric:
     is_assumed: bool = False
     launch_s: float = 13.5e-6
     compiled_launch_s: float = 7e-6
+    near_sending: float = 24 / 132
+    far_sending: float = 16 / 132
+    persistent: bool = False
+
+    def sending(self, span: int) -> float:
+        """Share of the processors that a message holds in a group of `span` neighbours."""
+        return self.near_sending if span <= self.per_node else self.far_sending
 
     def copy_s(self, size_bytes: float) -> float:
         """Seconds of a copy between a device and its host, in one direction."""
@@ -91,6 +139,8 @@ class Fabric:
         from the first rank to the last. In a group that spans several nodes, all devices of a node
         send side by side, each over its own link.
 
+        Each of its steps takes some time however short the message is (`_PROTOCOLS`).
+
         References
         ----------
         Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH",
@@ -98,12 +148,20 @@ class Fabric:
         """
         if ranks < 2:
             return 0.0
-        moved = whole_bytes * (ranks - 1) / ranks
-        return moved / self._group_rate(ranks, span) + self._latency_s(ranks)
+        sent_s = whole_bytes * (ranks - 1) / ranks / self._group_rate(ranks, span)
+        nodes = self._nodes(ranks, span)
+        return min(one.ring_s(sent_s, ranks - nodes, nodes - 1) for one in _PROTOCOLS)
 
     def all_reduce_s(self, size_bytes: float, ranks: int, span: int) -> float:
-        """Seconds of an all-reduce: a reduce-scatter and an all-gather."""
-        return 2 * self.gather_s(size_bytes, ranks, span)
+        """Seconds of an all-reduce: a ring that reduces and gathers, or a tree."""
+        if ranks < 2:
+            return 0.0
+        sent_s = 2 * size_bytes * (ranks - 1) / ranks / self._group_rate(ranks, span)
+        nodes = self._nodes(ranks, span)
+        near, far = ranks - nodes, nodes - 1
+        ring = min(one.ring_s(sent_s, 2 * near, 2 * far) for one in _PROTOCOLS)
+        inside, deep = ranks // nodes - 1, math.log2(nodes)
+        return min(ring, *(one.tree_s(sent_s, 2 * inside, 2 * deep) for one in _PROTOCOLS))
 
     def all_to_all_s(self, sent_bytes: float, ranks: int, span: int) -> float:
         """Seconds in which every rank sends an equal part of `sent_bytes` to every rank.
@@ -130,6 +188,10 @@ class Fabric:
         far = held_bytes * (nodes - 1) * _chance(experts, nodes)
         near = held_bytes * ranks * _chance(experts, ranks) * (inside - 1) / inside
         return self._side_by_side_s(near, far) + self._latency_s(ranks)
+
+    def _nodes(self, ranks: int, span: int) -> int:
+        """In how many nodes `ranks` lie."""
+        return -(-ranks // self._inside(ranks, span))
 
     def _inside(self, ranks: int, span: int) -> int:
         """How many of `ranks` lie in one node."""
@@ -170,13 +232,38 @@ _NODES: dict[str, tuple[str, float, float, float]] = {
     "h100-80gb": ("h100", 450, 50, 0.65),
     "h100": ("h100", 450, 50, 0.65),
     "h200": ("h200", 450, 50, 0.65),
-    "h100-96gb": ("h100", 450, 50, 0.50),
+    "h100-96gb": ("h100", 450, 50, 0.51),
     "a100-80gb": ("a100-80gb", 300, 25, 0.68),
     "a100-40gb": ("a100-40gb", 300, 25, 0.68),
 }
 
 
 _HOPPER = ("h100", "h200")
+_FLOAT8_GAIN = 1.77
+"""What the fastest products of an H100 reach in 8 bits, 1,403 Tflop/s, over those in 16, 794
+(github stas00/ml-engineering, 744d01e, ``compute/accelerator/README.md``); its peaks are 2 apart.
+"""
+_PROCESSORS = {"a100": 108}
+"""Streaming multiprocessors, where they are not the 132 of an H100 (NVIDIA data sheets)."""
+_NEAR_BLOCKS = 24
+"""Blocks of an all-gather inside a node (forums.developer.nvidia.com, topic 337991, of H100; github
+Tencent-Hunyuan/UniRL, pull request 467, of H20)."""
+_CARD_BLOCKS = 2
+"""Blocks for each network card (github NVIDIA/nccl, issue 689: 2 for one, 16 for eight)."""
+_CARD_BYTES_PER_S = 12.5e9
+"""A card has 100 Gb/s or more, and a device has one at most."""
+
+
+def _far_blocks(per_node: int, far_bytes_per_s: float) -> int:
+    """Blocks of a message between nodes.
+
+    >>> [_far_blocks(8, rate) for rate in (50e9, 6.25e9)]
+    [16, 8]
+    """
+    cards = math.ceil(per_node * far_bytes_per_s / _CARD_BYTES_PER_S)
+    return _CARD_BLOCKS * min(per_node, cards)
+
+
 _FLASH = {1: 0.5, 2: 1.0, 3: 2.0}
 """FlashAttention -> its rate over that of the second one. The first reaches 25 to 40 % of an A100's
 peak, the second about twice as much (Dao 2023, arXiv 2307.08691, abstract). On Hopper, the second
@@ -258,15 +345,20 @@ def get_fabric(
             memory_bytes=96 * 10**9,
             source="torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
         )
+    far_bytes_per_s = (far if network is None else network) * 1e9
+    processors = _PROCESSORS.get(name[:4], 132)
     return Fabric(
         device,
         calibrated if efficiency is None else efficiency,
         near * 1e9,
-        (far if network is None else network) * 1e9,
-        float8_gain=2.0 if hopper else 0.0,
+        far_bytes_per_s,
+        float8_gain=_FLOAT8_GAIN if hopper else 0.0,
         attention_share=_FLASH[flash] * flash_share(name),
         host_bytes_per_s=LINKS["pcie4" if name.startswith("a100") else "pcie5"].bytes_per_s,
         is_assumed=name not in _NODES,
+        near_sending=_NEAR_BLOCKS / processors,
+        far_sending=_far_blocks(8, far_bytes_per_s) / processors,
+        persistent=hopper,
     )
 
 

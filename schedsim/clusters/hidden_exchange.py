@@ -5,7 +5,8 @@ with the backward of a layer of the one before: tokens come back to their ranks 
 attention forward, go to their experts forward beside the experts' backward, are returned backward
 beside the experts' forward, and come back forward beside the attention's backward
 (``model_chunk_schedule_plan.py``). What takes longer than the computation beside it is waited for.
-The kernels that send take processors away from those that compute.
+The kernels that send take processors away from those that compute, and matrix products of Hopper
+take twice as long beside them (`schedsim.clusters.beside_messages`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PROCESSORS = 132
 def with_hidden_exchange(
     forward: Sequence[RankOp], backward: Sequence[RankOp], fabric: Fabric, sending: int
 ) -> tuple[tuple[RankOp, ...], tuple[RankOp, ...]]:
-    """The ops of a layer, its exchanges shortened to what computation beside them does not hide.
+    """The ops of a layer, its exchanges shortened to what they add to the computation beside them.
 
     Meanwhile `sending` processors compute nothing. What runs again does not hide anything. The
     first forwards of a pipeline and its last backwards, which have nothing beside them, count as
@@ -35,20 +36,35 @@ def with_hidden_exchange(
     first = next(k for k, op in enumerate(forward) if op.name == "arrived")
     last = next(k for k, op in enumerate(backward) if op.name == "arrived'")
     beside = {
-        "arrived": _compute_s(backward[:last], fabric),
-        "returned": _compute_s(backward[last:], fabric),
-        "returned'": _compute_s(forward[:first], fabric),
-        "arrived'": _compute_s(forward[first:], fabric),
+        "arrived": backward[:last],
+        "returned": backward[last:],
+        "returned'": forward[:first],
+        "arrived'": forward[first:],
     }
 
     def shortened(op: RankOp) -> RankOp:
         if op.name not in beside:
             return op
-        hidden_s = min(op.link_s, beside[op.name])
-        return replace(op, link_s=op.link_s - hidden_s * (1 - sending / PROCESSORS))
+        return replace(op, link_s=_added_s(beside[op.name], op.link_s, fabric, sending))
 
     return tuple(map(shortened, forward)), tuple(map(shortened, backward))
 
 
-def _compute_s(ops: Sequence[RankOp], fabric: Fabric) -> float:
-    return sum(op.compute_s(fabric) + op.link_s for op in ops if op.stream == "compute")
+def _added_s(ops: Sequence[RankOp], sent_s: float, fabric: Fabric, sending: int) -> float:
+    """Seconds that computing `ops` takes longer, or that is waited for behind it, with an exchange.
+
+    The exchange begins with them, and takes `sent_s`.
+    """
+    alone_s = now_s = 0.0
+    for op in ops:
+        if op.stream != "compute":
+            continue
+        left_s = op.compute_s(fabric) + op.link_s
+        beside_s = max(0.0, sent_s - now_s)
+        alone_s += left_s
+        if fabric.persistent and op.kind == "product":
+            now_s += left_s + min(left_s, beside_s)
+        else:
+            speed = 1 - sending / PROCESSORS
+            now_s += min(left_s / speed, left_s + beside_s * (1 - speed))
+    return max(now_s, sent_s) - alone_s

@@ -126,6 +126,7 @@ def _check(found: ClusterPrediction, framework: str) -> None:
             "no exchange beside another micro-batch where layers run again",
             "leave out --hidden-exchange, or --recompute none or core",
         ),
+        (training.reduce_bf16 and titan, "no reduction in 16 bits", "leave out --reduce-bf16"),
         (training.async_tensor and not titan, "no asynchronous tensor parallelism", "leave it out"),
         (
             fsdp2 and not titan and degrees.pipeline * degrees.expert > 1,
@@ -278,6 +279,8 @@ def _megatron(found: ClusterPrediction) -> str:
     ]
     if training.sequence_ranks(degrees) > 1:
         words.append("--sequence-parallel")
+    if training.overlap_tensor:
+        words.append("--tp-comm-overlap")
     if degrees.pipeline > 1:
         stages = split_stages(found.model, degrees, training)
         words.append(f"--pipeline-model-parallel-layout '{_layout(stages)}'")
@@ -293,6 +296,8 @@ def _megatron(found: ClusterPrediction) -> str:
     if training.state == "fsdp2":
         words += ["--use-torch-fsdp2", "--no-gradient-accumulation-fusion"]
         words.append("--ckpt-format torch_dist")
+        if training.reduce_bf16:
+            words.append("--grad-reduce-in-bf16")
         if training.zero_stage == 2:
             words.append("--torch-fsdp2-no-reshard-after-forward")
     else:

@@ -13,6 +13,7 @@ from .expert_ops import ExpertWriter
 from .hidden_exchange import with_hidden_exchange
 from .host_launches import as_launched
 from .layer_blocks import GRADIENT
+from .overlapped_tensor import with_overlapped_tensor
 from .tape import RankOp
 from .token_routes import route_of
 
@@ -58,6 +59,10 @@ class LayerWriter(ExpertWriter):
             forward, backward = with_hidden_exchange(
                 forward, backward, self.fabric, route.sending_processors
             )
+        if self.training.overlap_tensor:
+            ranks, fabric = self.degrees.tensor, self.fabric
+            forward = with_overlapped_tensor(forward, fabric, ranks, backward=False)
+            backward = with_overlapped_tensor(backward, fabric, ranks, backward=True)
         forward = as_launched(forward, self.training, self.fabric)
         backward = as_launched(backward, self.training, self.fabric)
         return LayerOps(forward, backward, output, input_gradient, self.weights, self.tape.sizes)

@@ -22,7 +22,8 @@ class LayerCosts:
 
     Of an offloaded layer, input and kept bytes on the device are 0, and `host_bytes` their sum. An
     input that its backward does not read counts 0 as well.
-    `forward` and `backward` are spans where messages run beside computation. `peak_bytes` is what
+    `forward` and `backward` are spans where messages run beside computation; `computing_s` is
+    computation alone, forward and backward. `peak_bytes` is what
     the layer's own tensors take at the peak of its backward, `peak_with_gradients` with those of
     its weights.
     """
@@ -31,6 +32,7 @@ class LayerCosts:
     backward_s: float
     forward: LayerSpan
     backward: LayerSpan
+    computing_s: float
     input_bytes: int
     kept_bytes: int
     again: frozenset[str]
@@ -55,6 +57,8 @@ class LayersInTurn:
         Whether parameters are gathered at all.
     stays
         Whether they stay until the last micro-batch, before which gradients are summed.
+    sending
+        Share of the processors that what gathers and reduces holds.
     """
 
     layers: Sequence[LayerCosts]
@@ -63,9 +67,35 @@ class LayersInTurn:
     optimizer_s: float
     gathers: bool
     stays: bool
+    sending: float = 0.0
 
     def least_s(self, num_micro: int) -> float:
         """Seconds of `num_micro` micro-batches and the optimizer."""
+        return max(self._in_turn_s(num_micro), self._beside_s(num_micro)) + self.optimizer_s
+
+    def _beside_s(self, num_micro: int) -> float:
+        """Computation, and what it loses to the kernels of messages: nothing is waited for.
+
+        A second of a message that is waited for takes a second of the step, and one beside
+        computation at least the share of the processors that it holds.
+        """
+        ends, gathers = self.ends, 1 if self.stays else num_micro
+        compute = num_micro * (ends.forward_s + ends.backward_s)
+        compute += num_micro * sum(layer.computing_s for layer in self.layers)
+        if not self.gathers:
+            return compute
+        compute += ends.unpack_s + ends.pack_s
+        messages = ends.gather_s + ends.reduce_s
+        for k, unit in enumerate(self.units):
+            again = num_micro if not self.stays and k + 1 < len(self.units) else 0
+            compute += (gathers + again) * unit.unpack_s + gathers * unit.pack_s
+            if self.stays and num_micro > 1:
+                compute += num_micro * unit.sum_s
+            messages += (gathers + again) * unit.gather_s + gathers * unit.reduce_s
+        return compute + self.sending * messages
+
+    def _in_turn_s(self, num_micro: int) -> float:
+        """Both streams, where computation loses nothing to messages."""
         ends = self.ends
         link = ends.gather_s
         # Of two ends, one may be unpacked while the other is on its way.
@@ -86,7 +116,7 @@ class LayersInTurn:
         if self.gathers:
             compute = max(compute, link) + ends.pack_s
             link = compute + ends.reduce_s + ends.average_s
-        return max(compute, link if self.gathers else 0.0) + self.optimizer_s
+        return max(compute, link if self.gathers else 0.0)
 
     def _forward(self, compute: float, link: float, fresh: bool) -> tuple[float, float]:
         """Where both streams are after the forward of all layers."""

@@ -203,8 +203,9 @@ def _sharded(
     ahead = rank.each * sizes.next_to_last  # gathered for the backward of the layer before
     both = total + gradient + ahead
     yield both + last.peak_bytes - last.kept_bytes + rank.each * sizes.last
-    # The gradient of its input, and the fp32 buffer that its gradients are packed into.
-    yield both + rank.part_bytes - last.input_bytes - last.kept_bytes + 4 * sizes.last
+    # The gradient of its input, and the buffer that its gradients are packed into.
+    packed = training.reduced_bytes * sizes.last
+    yield both + rank.part_bytes - last.input_bytes - last.kept_bytes + packed
 
 
 def _raw_bytes(training: Training, rank: RankSizes) -> int:

@@ -96,6 +96,14 @@ class LayerOpsWriter(HeadWriter):
         """The op of each run, in its layer; ``None`` for runs that are of no layer."""
         return [self._op_of.get(self.ops[op].name) for op in self.runs]
 
+    def products(self) -> list[bool]:
+        """Whether each run is a matrix product."""
+        of_layers = self.layer_ops
+        return [
+            one.kind == "product" if one is not None else self.ops[op].name.startswith("logits")
+            for op, one in zip(self.runs, of_layers, strict=True)
+        ]
+
     def _layer(self, number: int) -> LayerOps:
         experts = self.model.has_experts(number)
         if experts not in self._layers:

@@ -13,6 +13,7 @@ from ..pipelines.orders import Action
 from ..plans.links import Link
 from ..simulation.simulator import simulate
 from ..workloads.architecture import Architecture
+from .beside_messages import played_beside
 from .degrees import Degrees
 from .fabric import Fabric
 from .rank_memory import rank_actions
@@ -81,8 +82,7 @@ def _plain_time(
     def play(num: int) -> Simulation:
         step = RankStep(model, degrees, fixed, fabric, stages, one_stream=False)
         actions = rank_actions(degrees, training, 0, num)
-        written = step.write(actions)
-        return simulate(written.graph, written.schedule)
+        return played_beside(step.write(actions))
 
     run = play(min(count, _PLAYED))
     step_s, compute_s = run.makespan_s, run.busy_s["compute"]

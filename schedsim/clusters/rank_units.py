@@ -217,7 +217,8 @@ class UnitWriter:
         self._release()
         buffer = f"RS {unit} {key}"
         moved = self.seconds.pack_s(count)
-        self._add(Op(f"pack {unit} {key}", "backward", moved, 0, names, {buffer: 4 * count}))
+        packed = self.training.reduced_bytes * count
+        self._add(Op(f"pack {unit} {key}", "backward", moved, 0, names, {buffer: packed}))
         made, before = f"SG {unit} {key}", self._sharded.get(unit)
         reads = (buffer, before) if before else (buffer,)
         in_place = {made: before} if before else {}
@@ -226,7 +227,7 @@ class UnitWriter:
                 f"reduce {unit} {key}",
                 "backward",
                 seconds,
-                0,
+                2 * kept if self.training.reduce_bf16 else 0,  # before it is converted
                 reads,
                 {made: 4 * kept},
                 in_place=in_place,

@@ -137,6 +137,7 @@ class StepBounds:
             optimizer_s(self.model, degrees, training, self.fabric, [stage]),
             gathers=training.state == "fsdp2",
             stays=training.zero_stage == 2,
+            sending=self.fabric.sending(degrees.shards * degrees.tensor),
         )
         found = plain.least_s(min(count, 3))
         if count > 3:
@@ -243,6 +244,7 @@ class StepBounds:
             *(degrees.whole_experts, training.seq, experts),
             *(training.compiled, training.float8, training.eager_attention, training.regather),
             *(training.state, training.async_tensor, training.whole_sequence, training.libraries),
+            training.overlap_tensor,
             training.micro_batch(degrees) > 1,
             *(training.dispatcher, training.hidden_exchange, training.uneven),
             training.micro_batches(degrees) > 1,
@@ -270,6 +272,11 @@ class StepBounds:
             sum(op_s(op, self.fabric) for op in backward),
             span_of(layer.forward, "x", layer.output, self.fabric),
             span_of(backward, "d.out", layer.input_gradient, self.fabric),
+            sum(
+                op_s(op, self.fabric)
+                for op in (*layer.forward, *backward)
+                if op.stream == "compute"
+            ),
             0 if host or "x" not in read else layer.sizes["x"],
             0 if host else kept_bytes,
             frozenset(op.name for op in again),

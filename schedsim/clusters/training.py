@@ -69,6 +69,9 @@ class Training:
         One of `STATES`.
     compiled_loss
         Whether the loss is compiled: its gradient then overwrites its input.
+    reduce_bf16
+        Whether gradients are reduced in 16 bits (``reduce_dtype`` of FSDP; Megatron's
+        ``--grad-reduce-in-bf16``). The rank's part is kept in fp32.
     separate_head
         Whether embedding and head are gathered as separate units.
     fused_optimizer
@@ -82,6 +85,9 @@ class Training:
     whole_sequence
         Tensor-parallel ranks keep the whole sequence between products, and sum what products make
         over all of them (Megatron without ``--sequence-parallel``). Otherwise each keeps its part.
+    overlap_tensor
+        Whether messages between tensor-parallel ranks go part by part beside the products that need
+        or make them (Megatron's ``--tp-comm-overlap``).
     optimizer_in_backward
         Each gradient is used as soon as it is there.
     async_tensor
@@ -120,11 +126,13 @@ class Training:
     chunked_head: bool = False
     state: str = "fsdp2"
     compiled_loss: bool = False
+    reduce_bf16: bool = False
     separate_head: bool = False
     fused_optimizer: bool = False
     eager_attention: bool = False
     regather: bool = False
     whole_sequence: bool = False
+    overlap_tensor: bool = False
     optimizer_in_backward: bool = False
     async_tensor: bool = False
     wide_logits: bool = False
@@ -134,6 +142,11 @@ class Training:
     hidden_exchange: bool = False
     uneven: float = 1.0
     libraries: Libraries = LATEST
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes of a gradient's number while it is reduced."""
+        return 2 if self.reduce_bf16 else 4
 
     @property
     def is_graph(self) -> bool:
@@ -284,6 +297,11 @@ class Training:
                 f"--loss-chunks {self.loss_chunks} exceeds the {tokens} tokens of a rank",
                 hint="8 is common",
             )
+        if self.reduce_bf16 and (degrees.pipeline > 1 or self.zero_stage == 2):
+            raise SchedsimError(
+                "--reduce-bf16 where whole gradients are added up is not modelled",
+                hint="with a pipeline or --zero 2, leave it out",
+            )
         if self.chunked_head and degrees.pipeline > 1:
             raise SchedsimError(
                 "--chunked-head with a pipeline is not modelled", hint="leave one of them out"
@@ -304,6 +322,7 @@ class Training:
             (self.schedule != "1f1b", not alone, f"--schedule {self.schedule}", "add --pipeline"),
             (self.zero_stage == 2, sharded and alone, "--zero 2", "it is of fsdp2 without stages"),
             (self.separate_head, sharded and alone, "--separate-head", "as is --zero"),
+            (self.reduce_bf16, sharded, "--reduce-bf16", "it is of fsdp2"),
             (
                 self.async_tensor,
                 degrees.tensor > 1 and not self.whole_sequence,
@@ -311,6 +330,12 @@ class Training:
                 "it is of tensor-parallel ranks that split the sequence",
             ),
             (self.whole_sequence, degrees.tensor > 1, "--whole-sequence", "add --tensor"),
+            (
+                self.overlap_tensor,
+                degrees.tensor > 1 and self.state == "megatron" and not self.whole_sequence,
+                "--overlap-tensor",
+                "it is of Megatron's tensor-parallel ranks that split the sequence",
+            ),
             (
                 self.regather,
                 degrees.tensor > 1 or self.state == "megatron",

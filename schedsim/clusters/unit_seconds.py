@@ -29,8 +29,8 @@ class UnitSeconds:
         return self.fabric.op_s(0, 0, 2 * gathered_bytes)
 
     def pack_s(self, count: int) -> float:
-        """Copying 16-bit gradients into a buffer of fp32."""
-        return self.fabric.op_s(0, 0, 6 * count)
+        """Copying 16-bit gradients into the buffer in which they are reduced."""
+        return self.fabric.op_s(0, 0, (2 + self.training.reduced_bytes) * count)
 
     def sum_s(self, count: int) -> float:
         """Adding 16-bit gradients of a micro-batch to their sum in fp32, which FSDP2 keeps."""
@@ -52,7 +52,7 @@ class UnitSeconds:
         """
         degrees = self.degrees
         if self.training.state != "bf16":
-            return self.link_s(4 * count)
+            return self.link_s(self.training.reduced_bytes * count)
         ranks = degrees.replicate * degrees.shards
         return self.fabric.all_reduce_s(2 * count, ranks, ranks * degrees.tensor)
 
@@ -77,7 +77,8 @@ class UnitSeconds:
             return 0.0
         degrees = self.degrees
         span = degrees.replicate * degrees.shards * degrees.tensor
-        return self.fabric.all_reduce_s(4 * shard, degrees.replicate, span)
+        size = self.training.reduced_bytes * shard
+        return self.fabric.all_reduce_s(size, degrees.replicate, span)
 
     def optimizer_s(self, shard: int, whole: int, num_layers: int) -> float:
         """A step of the optimizer, with `shard` of `whole` parameters in `num_layers` layers."""

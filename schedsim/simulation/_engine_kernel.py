@@ -217,7 +217,7 @@ def simulate_streams(
             workspace[k] = temporary
             begun[k] = True
             start_s[k] = now
-            end_s[k] = now + graph.op_time_s[op]
+            end_s[k] = now + begin.run_s[k]
             events[num_events] = 2 * k
             num_events += 1
             _push(going_key, going_run, num_going, end_s[k], k)

@@ -91,6 +91,8 @@ class Started(Record):
     Attributes
     ----------
     runs : (num_runs,) int32
+    run_s : (num_runs,) float64
+        Seconds that each run takes.
     tensor, last, source : (num_instances,) int32
         As `_replay.replay_runs` finds them.
     lasting : (num_instances,) bool
@@ -103,6 +105,7 @@ class Started(Record):
     """
 
     runs: ShortInts
+    run_s: Reals
     tensor: ShortInts
     last: ShortInts
     source: ShortInts

@@ -51,6 +51,7 @@ def play_streams(
     runs: NDArray[np.int32],
     instances: tuple[NDArray[Any], ...],
     capacities: Mapping[str, int] | None,
+    run_s: NDArray[np.float64] | None = None,
 ) -> Course:
     """Simulate legal `runs` on the streams of `graph`.
 
@@ -58,6 +59,8 @@ def play_streams(
     ----------
     instances
         As `_replay.replay_runs` finds them; the categories of copied tensors are set here.
+    run_s
+        Seconds of each run; by default those of its op.
 
     Raises
     ------
@@ -86,8 +89,9 @@ def play_streams(
             waits=(),
             hint="static bytes and inputs alone need a larger capacity",
         )
+    seconds = arrays.op_time_s[runs] if run_s is None else run_s
     begin = Started(
-        runs, tensor, last, source, lasting, order.uses.copy(), used, used.copy(), limits
+        runs, seconds, tensor, last, source, lasting, order.uses.copy(), used, used.copy(), limits
     )
     found = _empty_course(order, tensor.size, runs.size, used.size)
     ended = simulate_streams(arrays, begin, order, found, _stream_room(order, tensor.size))

@@ -92,6 +92,7 @@ class Simulation(ShownInNotebooks):
     _instances: tuple[NDArray[Any], ...]
     _workspace: NDArray[np.int64]
     course: Course | None = None
+    _run_s: NDArray[np.float64] | None = None
 
     @property
     def overhead(self) -> float:
@@ -117,6 +118,8 @@ class Simulation(ShownInNotebooks):
     @property
     def run_s(self) -> NDArray[np.float64]:
         """Seconds that each run takes, ``(num_runs,)``."""
+        if self._run_s is not None:
+            return self._run_s
         return self._graph.arrays.op_time_s[self._runs]
 
     @cached_property

@@ -25,7 +25,11 @@ __all__ = ["CATEGORIES", "RUN_KINDS", "LiveTensor", "Simulation", "simulate"]
 
 
 def simulate(
-    workload: Chain | Graph, schedule: Schedule, capacities: Mapping[str, int] | None = None
+    workload: Chain | Graph,
+    schedule: Schedule,
+    capacities: Mapping[str, int] | None = None,
+    *,
+    run_s: NDArray[np.float64] | None = None,
 ) -> Simulation:
     """The cost of `schedule` on `workload`, after a check that the schedule is legal.
 
@@ -43,6 +47,9 @@ def simulate(
     capacities
         Memory pool -> bytes: a run waits until its memory fits. A pool without a capacity, as all
         pools are by default, holds whatever the schedule puts there.
+    run_s
+        Seconds of each run of a graph with several streams, ``(num_runs,)``, where they are not
+        those of its op.
 
     Returns
     -------
@@ -75,7 +82,8 @@ def simulate(
     runs = schedule.bind(graph).copy()  # kernels take arrays that may be written
     if capacities is not None or not graph.one_stream:
         instances, _ = _replayed(graph, runs, arrays)
-        return _on_several_streams(graph, schedule, runs, instances, capacities)
+        return _on_several_streams(graph, schedule, runs, instances, capacities, run_s)
+    assert run_s is None, "runs on one stream take the seconds of their ops"
     instances, memory, workspace = _on_one_stream(graph, arrays, runs)
     memory.setflags(write=False)
     peak_run = int(np.argmax(memory))
@@ -187,10 +195,11 @@ def _on_several_streams(
     runs: NDArray[np.int32],
     instances: tuple[NDArray[Any], ...],
     capacities: Mapping[str, int] | None,
+    run_s: NDArray[np.float64] | None,
 ) -> Simulation:
     from .engine import play_streams
 
-    course = play_streams(graph, runs, instances, capacities)
+    course = play_streams(graph, runs, instances, capacities, run_s)
     for array in (course.memory, course.start_s, course.end_s):
         array.setflags(write=False)
     pools = graph.arrays.pool_names
@@ -213,6 +222,7 @@ def _on_several_streams(
         _instances=instances,
         _workspace=course.workspace,
         course=course,
+        _run_s=run_s,
     )
 
 

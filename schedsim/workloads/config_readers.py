@@ -13,6 +13,8 @@ from typing import Any
 from ..errors import SchedsimError
 from .architecture import Architecture, AttentionSizes, ExpertSizes
 
+_MOST = 2**31
+
 
 class ConfigFields:
     """Fields of a configuration, read strictly."""
@@ -27,6 +29,8 @@ class ConfigFields:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise SchedsimError(f"{self.name}: {field} {value!r} is not a whole number")
+            if value > _MOST:
+                raise SchedsimError(f"{self.name}: {field} {value!r} is more than any model has")
             return value
         if default is None:
             raise SchedsimError(f"{self.name}: {names[0]} is missing")
@@ -112,6 +116,12 @@ def _model(
     dense: int = 0,
     vocab: int | None = None,
 ) -> Architecture:
+    if experts is not None and not 0 < experts.num_active <= experts.num_routed:
+        raise SchedsimError(
+            f"{sizes.name}: each token goes to {experts.num_active} of {experts.num_routed} experts"
+        )
+    if not sizes.number("num_hidden_layers"):
+        raise SchedsimError(f"{sizes.name}: num_hidden_layers is 0")
     return Architecture(
         name=sizes.name,
         num_layers=sizes.number("num_hidden_layers"),

@@ -61,6 +61,7 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
         "Exchange tokens of experts beside the computation of another micro-batch.",
     ),
     ("--chunked-head", "chunked_head", "Compute head and loss chunk by chunk."),
+    ("--reduce-bf16", "reduce_bf16", "Reduce gradients in 16 bits (reduce_dtype of FSDP)."),
     ("--separate-head", "separate_head", "Gather embedding and head separately."),
     ("--fused-optimizer", "fused_optimizer", "Use an optimizer without temporary copies."),
     (
@@ -77,6 +78,11 @@ _SWITCHES: tuple[tuple[str, str, str], ...] = (
         "--whole-sequence",
         "whole_sequence",
         "Keep the whole sequence on tensor-parallel ranks (no sequence parallelism).",
+    ),
+    (
+        "--overlap-tensor",
+        "overlap_tensor",
+        "Send parts of sequences beside products (Megatron's --tp-comm-overlap).",
     ),
     (
         "--optimizer-in-backward",

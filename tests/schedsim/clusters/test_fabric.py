@@ -1,5 +1,7 @@
 """Times of ops and of collectives, against their closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,19 +12,40 @@ from schedsim.workloads.architecture import ExpertSizes
 
 
 def test_the_slower_of_arithmetic_and_traffic():
-    """A roofline; 8 bits are twice as fast, and 0.92 of the memory's bandwidth is reached."""
+    """A roofline; 8 bits are 1.77 times as fast, and 0.92 of the bandwidth is reached."""
     fabric = get_fabric("h100-80gb", 0.5)
     assert fabric.op_s(989e12, 0, 0) == pytest.approx(2.0)
-    assert fabric.op_s(0, 989e12, 0) == pytest.approx(1.0)
+    assert fabric.op_s(0, 989e12, 0) == pytest.approx(2.0 / 1.77)
     assert fabric.op_s(0, 0, 3_350 * 10**9) == pytest.approx(1 / 0.92)
 
 
 def test_a_ring_inside_a_node():
-    """(n - 1) / n of the bytes at the link's rate, and a latency for each doubling."""
+    """(n - 1) / n of the bytes at the link's rate, and NCCL's latencies of seven steps."""
     fabric = get_fabric("h100-80gb")
-    assert fabric.gather_s(8e9, 8, 8) == pytest.approx(7e9 / (450e9 * 0.75) + 3 * fabric.latency_s)
-    assert fabric.all_reduce_s(8e9, 8, 8) == 2 * fabric.gather_s(8e9, 8, 8)
-    assert fabric.gather_s(8e9, 1, 1) == 0
+    assert fabric.gather_s(8e9, 8, 8) == pytest.approx(7e9 / (450e9 * 0.75) + 8.4e-6 + 7 * 3.4e-6)
+    assert fabric.gather_s(8, 8, 8) == pytest.approx(14e-6 + 7 * 1.9e-6)
+    twice = 2 * 7e9 / (450e9 * 0.75)
+    assert fabric.all_reduce_s(8e9, 8, 8) == pytest.approx(twice + 8.4e-6 + 14 * 3.4e-6)
+    assert fabric.gather_s(8e9, 1, 1) == fabric.all_reduce_s(8e9, 1, 1) == 0
+
+
+def test_a_ring_over_many_nodes_takes_a_step_for_each_rank():
+    """512 ranks in 64 nodes; a tree, whose depth grows with the logarithm, sums in fewer."""
+    fabric = get_fabric("h100-80gb")
+    assert fabric.gather_s(8, 512, 512) == pytest.approx(14e-6 + 448 * 1.9e-6 + 63 * 4e-6)
+    large = 1e12 * 511 / 512 / (450e9 * 0.75) + 8.4e-6 + 448 * 3.4e-6 + 63 * 14e-6
+    assert replace(fabric, far_bytes_per_s=450e9).gather_s(1e12, 512, 512) == pytest.approx(large)
+    tree = 14e-6 + 2 * 7 * 1.25e-6 + 2 * 6 * 8.5e-6
+    assert fabric.all_reduce_s(8, 512, 512) == pytest.approx(tree, rel=1e-3)
+
+
+def test_messages_hold_blocks_for_each_card():
+    """24 of 132 processors inside a node; two for each card between nodes, or for 100 Gb/s."""
+    fabric, slow = get_fabric("h100-80gb"), get_fabric("a100-80gb", network=6.25)
+    assert (fabric.sending(8), fabric.sending(16)) == (24 / 132, 16 / 132)
+    assert (slow.sending(8), slow.sending(16)) == (24 / 108, 8 / 108)
+    assert fabric.persistent
+    assert not slow.persistent
 
 
 def test_a_ring_over_nodes_uses_every_card():

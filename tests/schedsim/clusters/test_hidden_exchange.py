@@ -1,11 +1,13 @@
 """Exchanges of tokens beside the computation of another micro-batch."""
 
+from dataclasses import replace
+
 import pytest
 from cluster_layers import FABRIC, layer
 
 import schedsim
 from schedsim.clusters import Degrees, Training, get_architecture
-from schedsim.clusters.hidden_exchange import PROCESSORS, with_hidden_exchange
+from schedsim.clusters.hidden_exchange import with_hidden_exchange
 from schedsim.clusters.step_bounds import StepBounds
 from schedsim.clusters.tape import RankOp
 from schedsim.errors import SchedsimError
@@ -29,10 +31,21 @@ def test_what_the_computation_beside_it_does_not_hide_is_waited_for():
     ]
     made = with_hidden_exchange(forward, backward, FABRIC, 33)
     found = {op.name: op.link_s for ops in made for op in ops}
-    hidden = {"arrived": 2.5, "returned": 2.5, "returned'": 1.0, "arrived'": 2.0}
-    for name, seconds in hidden.items():
-        assert found[name] == pytest.approx(2.5 - seconds * (1 - 33 / PROCESSORS))
+    # A quarter of what is sent beside computation is lost, unless the exchange is waited for.
+    added = {"arrived": 0.625, "returned": 0.625, "returned'": 1.5, "arrived'": 0.625}
+    assert {name: found[name] for name in added} == pytest.approx(added)
     assert found["e.gate"] == 2.0
+
+
+def test_products_of_hopper_run_in_two_waves_beside_an_exchange():
+    """One that begins beside it takes twice as long, until tokens are there."""
+    product = replace(_op("e.gate'", 4.0), kind="product")
+    forward = [_op("mixed", 1.0), _op("arrived", 2.5, "expert")]
+    backward = [product, _op("arrived'", 0.0, "expert"), _op("mixed'", 3.0)]
+    for persistent, added_s in ((True, 2.5), (False, 0.625)):
+        fabric = replace(FABRIC, persistent=persistent)
+        made, _ = with_hidden_exchange(forward, backward, fabric, 33)
+        assert made[1].link_s == pytest.approx(added_s)
 
 
 def test_a_layer_without_experts_is_as_it_was():

@@ -213,6 +213,21 @@ def test_fsdp2_of_megatron_goes_without_its_distributed_optimizer():
             megatron("llama3.2-1b", **words)
 
 
+def test_megatron_sends_parts_beside_products():
+    """Where the prediction does."""
+    step = {"devices": 8, "tensor": 4, "seq": 512, "state": "megatron"}
+    assert "--tp-comm-overlap" not in megatron("llama3-8b", **step)
+    assert "--tp-comm-overlap" in megatron("llama3-8b", overlap_tensor=True, **step)
+
+
+def test_gradients_in_16_bits_are_megatrons():
+    """torchtitan has no such setting."""
+    step = {"devices": 8, "seq": 512, "reduce_bf16": True}
+    assert "--grad-reduce-in-bf16" in megatron("llama3-8b", **step)
+    with pytest.raises(UnsupportedError, match="no reduction in 16 bits"):
+        launch_settings(schedsim.cluster("llama3-8b", **step), "torchtitan")
+
+
 @pytest.mark.parametrize("framework", [*FRAMEWORKS, "other"])
 def test_what_a_framework_cannot_say_is_refused(framework):
     """A policy for each rank has no word."""

@@ -6,7 +6,9 @@ from schedsim.clusters.end_seconds import EndSeconds, LayerOnce
 from schedsim.clusters.layer_spans import LayerSpan
 from schedsim.clusters.layers_in_turn import LayerCosts, LayersInTurn
 
-LAYER = LayerCosts(1.0, 2.0, LayerSpan(1.0, 1.0), LayerSpan(2.0, 2.0), 0, 0, frozenset(), 0, 0, 0)
+LAYER = LayerCosts(
+    1.0, 2.0, LayerSpan(1.0, 1.0), LayerSpan(2.0, 2.0), 3.0, 0, 0, frozenset(), 0, 0, 0
+)
 
 
 def step(gather_s, reduce_s, **settings):
@@ -32,6 +34,13 @@ def step(gather_s, reduce_s, **settings):
 def test_what_waits_for_what(gather_s, reduce_s, found):
     """Beside the optimizer."""
     assert step(gather_s, reduce_s).least_s(1) == 10.0 + found
+
+
+def test_hidden_messages_take_processors():
+    """Of 5 gathers and 3 reductions of half a second, a quarter; or what is waited for."""
+    assert step(0.5, 0.5, sending=0.5).least_s(1) == 10.0 + 9.0 + 2.0
+    assert step(0.5, 0.5, sending=0.1).least_s(1) == 10.0 + 10.0
+    assert step(0.5, 0.5, sending=0.5, gathers=False).least_s(1) == 10.0 + 9.0
 
 
 def test_units_that_stay_are_gathered_once_and_summed():

@@ -36,6 +36,18 @@ def test_buffers_are_as_large_as_their_units():
     assert ops["reduce 3 0"].writes == {"SG 3 0": -(-4 * count // 8)}
 
 
+def test_gradients_are_reduced_in_16_bits():
+    """Packed and sent in 2 bytes, kept in 4; sums over replicas in 2 as well."""
+    degrees = Degrees(fsdp=8, replicate=2)
+    one, other = (written(degrees, Training(seq=512, reduce_bf16=k)) for k in (False, True))
+    count = get_architecture("llama3.2-1b").layer_parameters(3)
+    ops, wide = ({op.name: op for op in step.ops} for step in (other, one))
+    assert ops["pack 3 0"].writes == {"RS 3 0": 2 * count}
+    assert ops["reduce 3 0"].writes == {"SG 3 0": -(-4 * count // 8)}
+    for name in ("pack 3 0", "reduce 3 0", "average 3 0"):
+        assert 0.45 < ops[name].time_s / wide[name].time_s < 0.7
+
+
 def test_every_gradient_is_reduced_once():
     """Layers and ends, whatever the order; with a pipeline after the last micro-batch."""
     for degrees, training in (

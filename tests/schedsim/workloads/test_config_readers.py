@@ -187,3 +187,22 @@ def test_what_is_dropped_at_random_is_the_configurations():
     gpt2 = {"model_type": "gpt2", "vocab_size": 120, **FAMILIES["gpt2"]}
     assert read_architecture(gpt2, "gpt2").dropout
     assert not read_architecture({**gpt2, "resid_pdrop": 0.0}, "gpt2").dropout
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_experts_per_tok": 9}, "each token goes to 9 of 8 experts"),
+        ({"num_experts_per_tok": 0}, "each token goes to 0 of 8 experts"),
+        ({"num_local_experts": 0}, "each token goes to 2 of 0 experts"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"hidden_size": 10**12}, "hidden_size 1000000000000 is more than any model has"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused(changes, says):
+    """They were predicted, or ended in an error of numpy's."""
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
+    document = family("mixtral", 512, 4, (8, 4), 1376, 1000, **experts)
+    assert read_architecture(document, "small").experts.num_active == 2
+    with pytest.raises(SchedsimError, match=says):
+        read_architecture({**document, **changes}, "small")
