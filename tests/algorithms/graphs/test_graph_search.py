@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from schedsim.algorithms._pool import Pool
 from schedsim.algorithms.graphs import _graph_search as module
+from schedsim.algorithms.graphs._first_walkers import first_walkers, line_to_save
 from schedsim.algorithms.graphs._graph_search import GraphSearch
 from schedsim.algorithms.graphs.bounds import least_memory_bytes
 from schedsim.algorithms.graphs.local_search import local_search
@@ -72,7 +73,7 @@ def test_few_moves_ask_for_little_of_the_bound(moves, work):
     effort.cancel()  # the shares are dealt out all the same
     search = GraphSearch(graph, budget, "fixed", effort, seed=0, num_threads=1, gap=0.0)
     search.run(())
-    assert search.cuts.effort.work == pytest.approx(work)
+    assert search.bound.cuts.effort.work == pytest.approx(work)
 
 
 def test_thousands_of_ops_start_from_what_is_best_to_save():
@@ -99,9 +100,9 @@ def test_thousands_of_ops_with_one_start_have_one_walker(num_ops, effort, order,
     budget = int(0.6 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
     search = GraphSearch(graph, budget, order, effort, seed=0, num_threads=2, gap=0.0)
     line = np.arange(graph.num_ops, dtype=np.int64)
-    search.bound_s = np.inf  # no start from what is best to save
-    assert len(search._makers([], [line], ())) == count
-    assert len(search._makers([line], [line], ())) == max(2, count)
+    search.bound.exclude()  # no start from what is best to save
+    assert len(first_walkers(search, [], [line], ())) == count
+    assert len(first_walkers(search, [line], [line], ())) == max(2, count)
 
 
 def test_hundreds_of_ops_with_one_start_end_with_one_walker(monkeypatch):
@@ -126,9 +127,9 @@ def test_a_start_that_is_faster_needs_no_other():
     budget = int(0.4 * simulate(graph, Schedule.store_all(graph)).peak_bytes)
     known = local_search(graph, budget, effort=0.5).schedule
     search = GraphSearch(graph, budget, "fixed", Effort(1.0), seed=0, num_threads=1, gap=0.0)
-    assert search._saved([]) is not None
-    assert search._saved([known]) is None
-    assert search._saved([Schedule.store_all(graph)]) is not None  # faster, but does not fit
+    assert line_to_save(search, []) is not None
+    assert line_to_save(search, [known]) is None
+    assert line_to_save(search, [Schedule.store_all(graph)]) is not None  # faster, but does not fit
 
 
 def nested(size: int, seed: int) -> Graph:
