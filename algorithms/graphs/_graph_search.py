@@ -24,6 +24,7 @@ from ._lean_starts import LeanStarts
 from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
 from ._priced_rounds import PricedRounds
+from ._replan_search import ReplanSearch
 from ._walker import GraphWalker, Kind, none_of
 from ._walker_rounds import FIRST_MEETING, WalkerRounds
 from .bounds import least_memory_bytes
@@ -52,8 +53,8 @@ class GraphSearch:
         from.
     has_one_start
         Whether all walkers start from the graph's order.
-    merger
-        The mixtures of what the walkers came to, where they were merged.
+    programs
+        Searches by integer programs of what the walkers came to.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class GraphSearch:
         self.walkers: list[GraphWalker] = []
         self.scout: GraphWalker | None = None
         self.first: GraphWalker | None = None
-        self.merger: MergeSearch | None = None
+        self.programs: list[MergeSearch | ReplanSearch] = []
         self.has_one_start = False
         self.moves = 0
         self._winner: GraphWalker | None = None
@@ -175,9 +176,9 @@ class GraphSearch:
     def all_walkers(self) -> list[GraphWalker]:
         return self.walkers if self.scout is None else [*self.walkers, self.scout]
 
-    def _bests(self) -> list[GraphWalker | MergeSearch]:
-        more = [one for one in (self.first, self.merger) if one is not None]
-        return [*self.all_walkers(), *more]
+    def _bests(self) -> list[GraphWalker | MergeSearch | ReplanSearch]:
+        first = [] if self.first is None else [self.first]
+        return [*self.all_walkers(), *first, *self.programs]
 
     def begin_leanest(
         self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]

@@ -15,6 +15,7 @@ from .._pool import Pool, RoundPart
 from ._merge_search import MergeSearch
 from ._population import Population
 from ._priced_rounds import PricedRounds
+from ._replan_search import ReplanSearch
 from ._walker import NUM_KINDS, SMALL_OPS, GraphWalker, none_of
 
 if TYPE_CHECKING:
@@ -40,12 +41,11 @@ _REPAIRED_OPS, _FROM_BOUND, _REPAIRED = 300, 2, 0.05
 # second where none of these fits when they meet again. Some larger graphs need long annealings.
 _POPULATED_OPS, _POPULATED_IN_NEED = range(60, SMALL_OPS), range(SMALL_OPS, 500)
 
-# Where first runs have a fixed order, on graphs of these numbers of ops, the fastest schedules of
-# the walkers are merged in the end, at most so many, with that share of the walkers' work. Where
-# more than a share of it is left, an annealing goes on from there, at that share of the first
-# temperature.
-_MERGED_OPS, _MERGED_LINES, _MERGED = range(60, 500), 4, 0.2
-_WORTH_ANNEALING, _AFTER_MERGE = 0.1, 0.15
+# Where first runs have a fixed order, on graphs of these numbers of ops, integer programs have that
+# share of the walkers' work in the end: they merge the fastest schedules, at most so many, and then
+# plan ops of the best anew, in so many searches beside each other, which meet so many times.
+_MERGED_OPS, _PROGRAMS, _MERGED_LINES = range(60, 500), 0.2, 4
+_REPLANS, _MEETINGS = 2, 4
 
 
 class WalkerRounds:
@@ -78,7 +78,7 @@ class WalkerRounds:
         segments += [RoundPart(0, 0.4, 1.0)]
         segments += [RoundPart(number) for number in range(1, num_rounds)]
         left = sum(segment.high - segment.low for segment in segments)
-        kept = left * _MERGED / (1.0 - _MERGED) if self._may_merge() else 0.0  # for a merge
+        kept = left * _PROGRAMS / (1.0 - _PROGRAMS) if self._has_programs() else 0.0
         for at, segment in enumerate(segments):
             if segment.number and segment.low == 0.0:
                 active = self._next_round(active)
@@ -92,7 +92,7 @@ class WalkerRounds:
                 PricedRounds(search, pool, self.lines[0]).come_down()
                 return
             width = segment.high - segment.low
-            if at + 1 == len(segments) and len(self._to_merge()) < 2:
+            if at + 1 == len(segments) and search.none_fits():
                 kept = 0.0
             pool.walk(active, segment, width / (left + kept))
             left -= width
@@ -101,8 +101,9 @@ class WalkerRounds:
             if self._is_over(at):
                 search.lean.end(pool)
                 return
-        if kept:
-            self._merge(active)
+        if kept and (lines := self._to_merge()):
+            self._merge(lines)
+            self._replan()
 
     def _next_round(self, active: list[GraphWalker]) -> list[GraphWalker]:
         """The walkers of a round after the first."""
@@ -153,8 +154,8 @@ class WalkerRounds:
         search.walkers += found
         return found
 
-    def _may_merge(self) -> bool:
-        """Whether walkers' schedules are to be merged: they have one order, and their number."""
+    def _has_programs(self) -> bool:
+        """Whether integer programs come in the end: first runs have one order, and are not many."""
         search = self.search
         by_moves = search.effort.moves is not None
         return not (search.free or by_moves) and search.graph.num_ops in _MERGED_OPS
@@ -165,21 +166,39 @@ class WalkerRounds:
         lines = [walker.best_runs for walker in sorted(found, key=lambda walker: walker.rank)]
         return lines[:_MERGED_LINES]
 
-    def _merge(self, active: list[GraphWalker]) -> None:
-        """Look for better mixtures of what the walkers came to, and anneal where none is left."""
-        search, pool, effort = self.search, self.pool, self.search.effort
-        search.merger = merger = MergeSearch(
-            search.graph, search.budget_bytes, self._to_merge(), seed=search.seed
-        )
-        before = effort.left
+    def _merge(self, lines: list[NDArray[np.int64]]) -> None:
+        """Look for better mixtures of what the walkers came to."""
+        search, pool, seed = self.search, self.pool, self.search.seed
+        merger = MergeSearch(search.graph, search.budget_bytes, lines, seed=seed)
+        search.programs.append(merger)
         report = pool.progress.report
-        pool.wait(pool.submit(partial(merger.run, effort, pool.enough_s, report=report)))
-        if effort.left < _WORTH_ANNEALING * before or search.is_done(pool):
-            return
-        for walker in active:
-            walker.take(merger.best_runs)
-            walker.hot_s = _AFTER_MERGE * walker.first_hot_s
-        pool.walk(active, RoundPart(0), 1.0)
+        run = partial(merger.run, search.effort, pool.enough_s, report=report)
+        pool.wait(pool.submit(run))
+
+    def _replan(self) -> None:
+        """Plan ops of the best schedule anew; when the searches meet, all go on from the best."""
+        search, pool = self.search, self.pool
+        best = min(search.programs, key=lambda one: one.rank)
+        replans = [
+            ReplanSearch(search.graph, search.budget_bytes, best.best_runs, seed=search.seed + k)
+            for k in range(_REPLANS)
+        ]
+        search.programs += replans
+
+        def run(one: ReplanSearch, amount: float) -> float:
+            part = search.effort.take(amount)
+            one.run(part, pool.enough_s, report=pool.progress.report)
+            return part.spent
+
+        for meeting in range(_MEETINGS):
+            if search.is_done(pool) or all(one.is_done for one in replans):
+                return
+            amount = pool.per_job(search.effort.left / (_MEETINGS - meeting), _REPLANS)
+            for spent in pool.all_of([partial(run, one, amount) for one in replans]):
+                search.effort.spend(spent)
+            best = min(replans, key=lambda one: one.rank)
+            for one in replans:
+                one.go_on_from(best)
 
     def _take_up_bound(self, walker: GraphWalker, spare: bool) -> None:
         """Make `walker` go on from the bound's schedule, if that is better than the walker's own.
