@@ -30,6 +30,9 @@ Bools = NDArray[np.bool_]
 # How many ops are planned anew at first; where the solver ends within its first node and the
 # program is no larger than so many non-zeros, the next one has more, and else fewer.
 _FIRST_OPS, _FEWEST_OPS, _MORE, _FEWER, _NONZEROS = 8.0, 4, 1.1, 0.85, 20_000
+# Where so many programs in a row have changed nothing, the next ones may be twice as large, and
+# after so many times the search ends.
+_IDLE, _DOUBLED = 50, 4
 # Shares of them: that are repeated now; of the others, that stand beside these in the graph.
 _REPEATED, _BESIDE = 0.67, 0.5
 # The share of the gaps that are open beside those that repeat something and those in front of what
@@ -37,11 +40,9 @@ _REPEATED, _BESIDE = 0.67, 0.5
 _OPEN = 0.03
 # A better point saves at least that share of what the free choices cost.
 _LEAST_GAIN = 1e-4
-# The work of a program: at least, and for each of so many non-zeros, of those that are solved in
-# the first node and of others.
-_LEAST_WORK, _SOLVED, _LIMITED = 0.012, 0.08, 0.8
-# The search ends where so many programs in a row have changed nothing.
-_MOST_IDLE = 100
+# The work of a program: at least, and for so many non-zeros, of those that are solved in the first
+# node while all are, of those that are where others are not, and of these.
+_LEAST_WORK, _EASY, _SOLVED, _LIMITED = 0.012, 0.04, 0.1, 0.8
 
 
 class ReplanSearch:
@@ -65,7 +66,7 @@ class ReplanSearch:
 
     def __init__(self, graph: Graph, budget_bytes: int, line: Ints, *, seed: int) -> None:
         self.graph, self.budget_bytes = graph, budget_bytes
-        self.best_runs = line.astype(np.int64)
+        self.best_runs = line
         self.best_s = simulate(graph, Schedule(graph.op_names, line)).makespan_s
         self.is_done = False
         self._random = np.random.default_rng(seed)
@@ -74,6 +75,7 @@ class ReplanSearch:
         useful = self._last_use > np.arange(graph.num_ops)
         self._useful = np.flatnonzero(useful & ~graph.arrays.op_once)
         self._num_ops, self._idle = _FIRST_OPS, 0
+        self._is_hard = False  # whether the first node of a program has not ended
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -96,8 +98,9 @@ class ReplanSearch:
 
     def _solve(self, time_limit_s: float | None) -> float:
         """Plan some ops anew; the work."""
+        most = _NONZEROS << self._idle // _IDLE
         self._idle += 1
-        self.is_done = self._idle >= _MOST_IDLE
+        self.is_done = self._idle == _IDLE * _DOUBLED
         ops = self._drawn()
         runs, ours = self._offered(ops)
         model = MergedModel.of(self.graph, self.budget_bytes, runs)
@@ -112,11 +115,12 @@ class ReplanSearch:
         if found.values is not None:
             x[free] = found.values
             self._take(runs[x[: runs.size] > 0.5])
-        grows = found.is_solved and found.nonzeros <= _NONZEROS
+        grows = found.is_solved and found.nonzeros <= most
         self._num_ops *= _MORE if grows else _FEWER
         self._num_ops = min(max(self._num_ops, _FEWEST_OPS), self.graph.num_ops)
-        share = found.nonzeros / _NONZEROS
-        return max(_LEAST_WORK, (_SOLVED if found.is_solved else _LIMITED) * share)
+        self._is_hard |= not found.is_solved
+        rate = _LIMITED if not found.is_solved else _SOLVED if self._is_hard else _EASY
+        return max(_LEAST_WORK, rate * found.nonzeros / _NONZEROS)
 
     def _drawn(self) -> Ints:
         """Some ops, in ascending order: repeated ones, what is beside them, and any."""

@@ -42,8 +42,9 @@ _REPAIRED_OPS, _FROM_BOUND, _REPAIRED = 300, 2, 0.05
 _POPULATED_OPS, _POPULATED_IN_NEED = range(60, SMALL_OPS), range(SMALL_OPS, 500)
 
 # Where first runs have a fixed order, on graphs of these numbers of ops, integer programs have that
-# share of the walkers' work in the end: they merge the fastest schedules, at most so many, and then
-# plan ops of the best anew, in so many searches beside each other, which meet so many times.
+# share of the walkers' work in the end: they merge the fastest schedules, at most so many, for as
+# long as that changes anything, and then plan ops of the best anew, in so many searches beside each
+# other, which meet so many times.
 _MERGED_OPS, _PROGRAMS, _MERGED_LINES = range(60, 500), 0.2, 4
 _REPLANS, _MEETINGS = 2, 4
 
@@ -101,8 +102,9 @@ class WalkerRounds:
             if self._is_over(at):
                 search.lean.end(pool)
                 return
-        if kept and (lines := self._to_merge()):
-            self._merge(lines)
+        if kept and not search.none_fits():
+            if len(lines := self._to_merge()) > 1:
+                self._merge(lines)
             self._replan()
 
     def _next_round(self, active: list[GraphWalker]) -> list[GraphWalker]:
@@ -178,9 +180,11 @@ class WalkerRounds:
     def _replan(self) -> None:
         """Plan ops of the best schedule anew; when the searches meet, all go on from the best."""
         search, pool = self.search, self.pool
-        best = min(search.programs, key=lambda one: one.rank)
+        best = search.best()
+        assert best is not None
+        line = best.bind(search.graph).astype(np.int64)
         replans = [
-            ReplanSearch(search.graph, search.budget_bytes, best.best_runs, seed=search.seed + k)
+            ReplanSearch(search.graph, search.budget_bytes, line, seed=search.seed + k)
             for k in range(_REPLANS)
         ]
         search.programs += replans
@@ -196,9 +200,9 @@ class WalkerRounds:
             amount = pool.per_job(search.effort.left / (_MEETINGS - meeting), _REPLANS)
             for spent in pool.all_of([partial(run, one, amount) for one in replans]):
                 search.effort.spend(spent)
-            best = min(replans, key=lambda one: one.rank)
+            first = min(replans, key=lambda one: one.rank)
             for one in replans:
-                one.go_on_from(best)
+                one.go_on_from(first)
 
     def _take_up_bound(self, walker: GraphWalker, spare: bool) -> None:
         """Make `walker` go on from the bound's schedule, if that is better than the walker's own.

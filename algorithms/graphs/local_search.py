@@ -44,7 +44,8 @@ def local_search(
     runs, singly or with a greedy repair of the peak after it; the profile of live memory is updated
     with every edit, so that a move costs microseconds. Two kinds of walkers share the effort: one
     of many small moves, one of few thorough ones. On 60 to 499 ops in the fixed order, integer
-    programs over the runs of the fastest schedules look for better mixtures of these at last.
+    programs at last look for better mixtures of the fastest schedules, and plan some ops of the
+    best one anew at a time.
 
     Parameters
     ----------

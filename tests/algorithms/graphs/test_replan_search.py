@@ -63,7 +63,7 @@ def test_what_is_found_fits_and_is_between_the_optimum_and_the_start(seed):
     for _ in range(12):
         graph = random_graph(rng, int(rng.integers(3, 8)))
         start = simulate(graph, in_order(rng, graph))
-        line = start.schedule.bind(graph)
+        line = start.schedule.bind(graph).astype(np.int64)
         search = ReplanSearch(graph, start.peak_bytes, line, seed=seed)
         search.run(Effort(0.2), 0.0)
         found = simulate(graph, Schedule(graph.op_names, search.best_runs))
@@ -110,7 +110,7 @@ def test_exchanges_of_many_runs_are_found():
     rows = json.loads((INSTANCES / "dag" / "best-known.json").read_text())
     row = next(r for r in rows if r["graph"] == "RL1" and r["budget_fraction"] == 0.7)
     plan = local_search(graph, row["budget_bytes"], effort=1.0)
-    line = plan.schedule.bind(graph)
+    line = plan.schedule.bind(graph).astype(np.int64)
     search = ReplanSearch(graph, row["budget_bytes"], line, seed=0)
     assert search.best_s == plan.makespan_s > 1.0639 * graph.store_all_s
     search.run(Effort(4.0), 0.0)
