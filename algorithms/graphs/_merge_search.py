@@ -19,9 +19,9 @@ from schedsim.plans.effort import Effort
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
 
+from ._freed_choices import solve_freed
 from ._merged_model import MergedModel
 from ._merged_runs import merged_runs, runs_of
-from ._solver_lines import without_solver_lines
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -34,8 +34,6 @@ _FREE_NONZEROS, _LARGER, _SMALLER, _LARGEST = 46_000.0, 1.1, 0.8, 80_000.0
 # where one has not ended, and of others.
 _NONZEROS, _LEAST_WORK = 20_000, 0.012
 _LIMITED, _SOLVED, _EASY = (0.4, 0.25, 0.1), (0.05, 0.1, 0.045), (_LEAST_WORK, 0.0, 0.015)
-# The solver may stop that close to the best of a program: proofs take longer than finds.
-_GAP = 1e-3
 # The search ends where so many programs in a row have changed nothing.
 _MOST_IDLE = 12
 
@@ -110,41 +108,21 @@ class MergeSearch:
 
     def _solve(self, free: Ints, time_limit_s: float | None) -> float:
         """Find the best values of the variables `free`; the work."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array, vstack
-
-        model, cost = self.model, self.model.cost[free]
         self._idle += 1
         self.is_done = self._idle >= _MOST_IDLE
         if not free.size:
             return _LEAST_WORK
-        fixed = self.x.copy()
-        fixed[free] = 0.0
-        matrix, room = model.matrix[:, free].tocsr(), model.most - model.matrix @ fixed
-        tight = np.flatnonzero(matrix.maximum(0).sum(axis=1) > room + 1e-9)
-        matrix = vstack([matrix[tight], csr_array(cost[None, :])])
-        known = float(cost @ self.x[free])
-        options: dict[str, float | int] = {"node_limit": 1, "mip_rel_gap": _GAP}
-        if time_limit_s is not None:
-            options["time_limit"] = max(0.01, time_limit_s)
-        with without_solver_lines():
-            found = milp(
-                cost,
-                integrality=np.ones(free.size),
-                bounds=Bounds(0.0, 1.0),
-                constraints=LinearConstraint(matrix, -np.inf, np.append(room[tight], known)),
-                options=options,
-            )
-        if found.x is not None and cost @ np.round(found.x) < known * (1 - 1e-9):
-            self._take(free, np.round(found.x))
-        solved = found.status == 0
+        found = solve_freed(self.model, self.x, free, time_limit_s)
+        if found.values is not None:
+            self._take(free, found.values)
+        solved = found.is_solved
         self.is_done |= solved and free.size == self._choices.size
         if not solved and free.size == self._choices.size:  # once more it would come out the same
             self._free_nonzeros = whole = float(self._weight.sum())
             self._largest = math.sqrt(_SMALLER) * whole
         larger = self._free_nonzeros * (_LARGER if solved else _SMALLER)
         self._free_nonzeros = min(larger, self._largest)
-        return self._work(matrix.nnz, solved)
+        return self._work(found.nonzeros, solved)
 
     def _work(self, nonzeros: int, solved: bool) -> float:
         """The work of a program of so many non-zeros, of which the first node ended if `solved`."""

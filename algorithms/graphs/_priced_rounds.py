@@ -6,7 +6,6 @@ of the step is above the limit, a price for bytes at every run finds faster sche
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +45,8 @@ _BESIDE_BOUND, _BESIDE_CLOCK, _ALL_DOWN = 0.15, 0.35, 0.7
 class PricedRounds:
     """The walkers of one search; `line` is the graph's own order."""
 
-    def __init__(
-        self,
-        search: GraphSearch,
-        pool: Pool[GraphWalker],
-        bounding: threading.Thread,
-        line: NDArray[Any],
-    ) -> None:
-        self.search, self.pool, self.bounding, self.line = search, pool, bounding, line
+    def __init__(self, search: GraphSearch, pool: Pool[GraphWalker], line: NDArray[Any]) -> None:
+        self.search, self.pool, self.line = search, pool, line
 
     def run(self) -> bool:
         """Search, if this graph and limit ask for it, and say whether they did."""
@@ -63,8 +56,7 @@ class PricedRounds:
         first = search.scout or self._walk_first()
         if first.best_s < _DEAR * search.graph.store_all_s:
             return False
-        if self.bounding.ident is None:
-            self.bounding.start()
+        search.bound.begin(self.pool)
         if first.best_s == np.inf:
             self.come_down()
             return True
@@ -102,7 +94,7 @@ class PricedRounds:
         pool.walk(self._make([(self.line, FITTING)]), RoundPart(0), beside)
         if self._ends_with_bound():
             return
-        near = search.near_bound() or [self.line]
+        near = search.bound.near() or [self.line]
         active = self._make_few([(one, FROM_BOUND) for one in near[:2]])
         pool.walk(active, RoundPart(0, 0.0, _ALL_DOWN), _ALL_DOWN)
         if self._is_over():
@@ -146,9 +138,9 @@ class PricedRounds:
     def _ends_with_bound(self) -> bool:
         """Take in the bound, or by the clock what is there of it; whether all is done then."""
         if self.search.effort.counted:
-            self.search.join(self.pool, self.bounding)
+            self.search.bound.join(self.pool)
         else:
-            self.search.learn(self.pool)
+            self.search.bound.learn(self.pool)
         return self._is_over()
 
     def _is_over(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -351,3 +352,8 @@ class GraphWalker:
         profile = self.profile
         peak, spare = int(profile.tree[1, LARGEST]), int(profile.counts[NUM_SPARE])
         return peak, spare, float(profile.total_s[0])
+
+
+def none_of(walkers: Sequence[GraphWalker]) -> bool:
+    """Whether none of them has found a schedule that fits."""
+    return all(walker.best_s == np.inf for walker in walkers)

@@ -44,7 +44,8 @@ def local_search(
     runs, singly or with a greedy repair of the peak after it; the profile of live memory is updated
     with every edit, so that a move costs microseconds. Two kinds of walkers share the effort: one
     of many small moves, one of few thorough ones. On 60 to 499 ops in the fixed order, integer
-    programs over the runs of the fastest schedules look for better mixtures of these at last.
+    programs at last look for better mixtures of the fastest schedules, and plan some ops of the
+    best one anew at a time.
 
     Parameters
     ----------
@@ -123,19 +124,24 @@ def local_search(
     if best is not None:
         current().report(simulate(graph, best).makespan_s)  # the best may not come from a walker
     lower_bound_s, scope, least = as_finite(
-        graph, search.bound_s, scope, budget_bytes, found=best is not None, search=search.cuts
+        graph,
+        search.bound.bound_s,
+        scope,
+        budget_bytes,
+        found=best is not None,
+        search=search.bound.cuts,
     )
     options: dict[str, Any] = {"order": order, **given}
     record = SearchRecord(
-        num_moves=search.moves, ended_by=effort.ended_by, bound_by=search.bound_how
+        num_moves=search.moves, ended_by=effort.ended_by, bound_by=search.bound.how
     )
     if best is None:
         if on_least is not None:
             on_least(search.least())
-        if search.lean is None:  # after an interrupt: store-all is a schedule in any case
-            search.lean = simulate(graph, Schedule.store_all(graph))
-        if search.lean.peak_bytes > budget_bytes:
-            least = replace(least, found_bytes=search.lean.peak_bytes, op=search.lean.peak_op)
+        # After an interrupt none was looked for: store-all is a schedule in any case.
+        lean = search.lean.found or simulate(graph, Schedule.store_all(graph))
+        if lean.peak_bytes > budget_bytes:
+            least = replace(least, found_bytes=lean.peak_bytes, op=lean.peak_op)
     return make_plan(
         graph,
         budget_bytes,

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
-from schedsim.algorithms.graphs import _graph_search
+from schedsim.algorithms.graphs import _first_walkers, _graph_search
+from schedsim.algorithms.graphs._bound_beside import BoundBeside
 from schedsim.algorithms.graphs._cut_search import CutSearch
 from schedsim.algorithms.graphs._graph_search import GraphSearch
 from schedsim.algorithms.graphs._population import Population
@@ -185,7 +186,7 @@ def test_a_small_overhead_does_not_end_the_search(monkeypatch):
     long = Op("long", time_s=1e5 * graph.store_all_s, writes={"end": 0}, phase="backward")
     both = replace(graph, ops=(*graph.ops, long))
     budget = (peak_of(graph) + 3 * least_memory_bytes(graph)[0]) // 4
-    monkeypatch.setattr(GraphSearch, "_share_of_bound", lambda _: 0.0)  # no proof ends it either
+    monkeypatch.setattr(BoundBeside, "_share", lambda _: 0.0)  # no proof ends it either
     plan, alone = (local_search(g, budget, max_moves=20_000) for g in (both, graph))
     assert plan.search.num_moves == alone.search.num_moves == 20_000
     assert plan.makespan_s - long.time_s == pytest.approx(alone.makespan_s, rel=0.1)
@@ -284,7 +285,8 @@ def test_on_many_ops_a_scout_comes_first(monkeypatch, share):
 
     Walkers begin warmer: on 10,000 ops they were within the limit after nine seconds.
     """
-    monkeypatch.setattr(_graph_search, "_SLOW_OPS", 100)
+    for module in (_graph_search, _first_walkers):
+        monkeypatch.setattr(module, "SLOW_OPS", 100)
     monkeypatch.setattr(_graph_search, "_SCOUTED", 0.2)
     graph = layered(120, 1)
     budget = int(share * peak_of(graph))
@@ -295,7 +297,7 @@ def test_on_many_ops_a_scout_comes_first(monkeypatch, share):
             graph, budget, "fixed", Effort(0.4), seed=0, num_threads=num_threads, gap=0.0
         )
         search.run(())
-        found.append((search.best(), search.moves, search.bound_s))
+        found.append((search.best(), search.moves, search.bound.bound_s))
         reports.append(search.scout)
     assert found[0] == found[1]
     if share < 0.1:
@@ -304,7 +306,7 @@ def test_on_many_ops_a_scout_comes_first(monkeypatch, share):
     scouted = Schedule(graph.op_names, reports[0].best_runs)
     assert simulate(graph, scouted).peak_bytes <= budget
     assert simulate(graph, found[0][0]).makespan_s < reports[0].best_s
-    assert search.lean is None
+    assert search.lean.found is None
 
 
 @needs_instances

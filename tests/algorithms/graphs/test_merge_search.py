@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from schedsim.algorithms.graphs import _graph_search, _merge_search
+from schedsim.algorithms.graphs import _merge_search
 from schedsim.algorithms.graphs._merge_search import MergeSearch
+from schedsim.algorithms.graphs._replan_search import ReplanSearch
 from schedsim.algorithms.graphs.local_search import local_search
 
 from schedsim import Graph, Op, Schedule, simulate
@@ -85,7 +86,7 @@ def test_walkers_schedules_are_merged(monkeypatch):
     assert simulate(graph, plan.schedule).peak_bytes <= budget
     assert local_search(graph, budget, effort=1.5, seed=1, num_threads=1).schedule == plan.schedule
     monkeypatch.setattr(MergeSearch, "run", lambda *_, **__: None)
-    monkeypatch.setattr(_graph_search, "_WORTH_ANNEALING", 2.0)
+    monkeypatch.setattr(ReplanSearch, "run", lambda *_, **__: None)
     without = local_search(graph, budget, effort=1.5, seed=1)
     assert plan.makespan_s < without.makespan_s
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from schedsim.algorithms._pool import Pool
-from schedsim.algorithms.graphs import _graph_search
+from schedsim.algorithms.graphs import _walker_rounds
 from schedsim.algorithms.graphs._graph_search import GraphSearch
 from schedsim.algorithms.graphs._population import Population
 from schedsim.algorithms.graphs._walker import SMALL_MOVES, GraphWalker
@@ -82,7 +82,7 @@ def test_small_graphs_within_little_memory_have_faster_plans(monkeypatch, family
     graph = SYNTHETIC_GRAPHS[family](size, 0)
     budget = share_of(graph, 0.2)
     overhead = local_search(graph, budget, effort=20.0).overhead
-    monkeypatch.setattr(_graph_search, "_POPULATED_OPS", range(0))
+    monkeypatch.setattr(_walker_rounds, "_POPULATED_OPS", range(0))
     assert overhead < local_search(graph, budget, effort=20.0).overhead - 0.005
 
 
