@@ -50,7 +50,7 @@ _FOLLOWING = frozenset(
 """Kernels that lay their outputs out as their inputs are."""
 
 
-def with_channels_last(program: Program, *, narrow: bool = False) -> Program:
+def with_channels_last(program: Program) -> Program:
     """A decomposed `program` whose convolutions read and write channels-last, if that is quicker.
 
     Which steps gain is inductor's decision. The arguments of each convolution are copied into
@@ -59,27 +59,20 @@ def with_channels_last(program: Program, *, narrow: bool = False) -> Program:
     reads the results of the step, gets the layout that was traced. Results are the same within
     rounding. `program` itself is returned where nothing changes.
 
-    A depthwise convolution's backward that would take much scratch in channels-last gets images
-    plane by plane, as it does from inductor.
+    A gradient of a weight that would take much scratch in channels-last gets images plane by plane.
 
     A program that reads the storage under such a tensor is returned unchanged too.
-
-    Parameters
-    ----------
-    narrow
-        For small budgets: a convolution whose weight takes more bytes than what it reads and writes
-        besides keeps the layout that was traced. In channels-last its backward makes the gradient
-        of the weight twice, beside another form of the weight.
 
     Notes
     -----
     O(size of the program), with one evaluation on fake tensors for each op that follows.
     """
-    calls = [call for call in program.calls if call.target is aten.convolution.default]
+    forward = program.calls[: program.seed]
+    calls = [call for call in forward if call.target is aten.convolution.default]
     if not calls or not _gains(program, calls):
         return program
     try:
-        return _Relaid(program, narrow).relaid()
+        return _Relaid(program).relaid()
     except _LayoutError:
         return program
 
@@ -104,8 +97,8 @@ def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
 class _Relaid:
     """The program that is made, with the values of the old one at their places."""
 
-    def __init__(self, program: Program, narrow: bool) -> None:
-        self.old, self.narrow = program, narrow
+    def __init__(self, program: Program) -> None:
+        self.old = program
         self.new = replace(
             program,
             values=[replace(value) for value in program.values],
@@ -140,9 +133,7 @@ class _Relaid:
             first = set(_first(call))
             found = self._with(call, lambda v: self._planes(v, call) if v in first else v)
             follows = self._follows(found)
-        elif call.target in _CONVOLUTIONS and not (
-            self.narrow and _is_mostly_weight(self.old, call)
-        ):
+        elif call.target in _CONVOLUTIONS:
             first = set(_first(call))
             found = self._with(call, lambda v: self._channels_last(v, call) if v in first else v)
             follows = self._follows(found)
@@ -323,14 +314,6 @@ def _first(call: Call) -> list[int]:
     """The tensors of a convolution whose layout its kernel looks at."""
     num_first = 2 if call.target is aten.convolution.default else 3  # the gradient comes first
     return list(refs(tuple(call.args[:num_first])))
-
-
-def _is_mostly_weight(program: Program, call: Call) -> bool:
-    """Whether the weight of a convolution is larger than its input and output together."""
-    *images, weight = (math.prod(program.values[v].shape) for v in _first(call))
-    if call.target is aten.convolution.default:
-        images += [math.prod(program.values[call.outputs[0]].shape)]
-    return weight > sum(images)
 
 
 def _may_follow(call: Call) -> bool:
