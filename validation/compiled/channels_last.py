@@ -69,7 +69,7 @@ def with_channels_last(program: Program) -> Program:
     """
     forward = program.calls[: program.seed]
     calls = [call for call in forward if call.target is aten.convolution.default]
-    if not calls or not _gains(program, calls):
+    if not any(_is_of_images(program, call) for call in calls) or not _gains(program, calls):
         return program
     try:
         return _Relaid(program).relaid()
@@ -86,8 +86,6 @@ def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
     mode = fake_mode()
     described = []
     for call in convolutions:
-        if any(len(program.values[v].shape) != 4 for v in _first(call)):
-            return False
         with mode:
             args = map_refs(call.args, lambda v: empty_of(program.values[v]))
         described.append(args)
@@ -129,11 +127,12 @@ class _Relaid:
             Whether the runtime replaces the call, so that it cannot be evaluated.
         """
         read = list(refs((call.args, call.kwargs, call.lean)))
-        if call.target in _CONVOLUTIONS and needs_planes(self.old, call):
+        is_laid_out = call.target in _CONVOLUTIONS and _is_of_images(self.old, call)
+        if is_laid_out and needs_planes(self.old, call):
             first = set(_first(call))
             found = self._with(call, lambda v: self._planes(v, call) if v in first else v)
             follows = self._follows(found)
-        elif call.target in _CONVOLUTIONS:
+        elif is_laid_out:
             first = set(_first(call))
             found = self._with(call, lambda v: self._channels_last(v, call) if v in first else v)
             follows = self._follows(found)
@@ -314,6 +313,11 @@ def _first(call: Call) -> list[int]:
     """The tensors of a convolution whose layout its kernel looks at."""
     num_first = 2 if call.target is aten.convolution.default else 3  # the gradient comes first
     return list(refs(tuple(call.args[:num_first])))
+
+
+def _is_of_images(program: Program, call: Call) -> bool:
+    """Whether a convolution has two dimensions: others have no such layout, beside images too."""
+    return all(len(program.values[v].shape) == 4 for v in _first(call))
 
 
 def _may_follow(call: Call) -> bool:

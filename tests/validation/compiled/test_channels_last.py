@@ -203,6 +203,35 @@ def signals(convolution):
     return model, (torch.randn(2, 2, 8), torch.randn(2, 1)), nn.functional.mse_loss
 
 
+def test_images_are_laid_out_beside_signals_and_volumes(uncompiled):
+    """As inductor does: of an encoder of speech, whose blocks have convolutions over time."""
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.images, self.more = nn.Conv2d(3, 4, 3, 2), nn.Conv2d(4, 4, 3, 2)
+            self.signals, self.volumes = nn.Conv1d(4, 4, 2), nn.Conv3d(4, 4, (1, 2, 1))
+
+        def forward(self, x):
+            y = self.more(torch.relu(self.images(x)))
+            z = self.signals(y.flatten(2)).tanh()
+            return z.mean((1, 2)) + self.volumes(y[..., None]).mean((1, 2, 3, 4))
+
+    torch.manual_seed(0)
+    model, inputs = Mixed(), (torch.randn(2, 3, 13, 13), torch.randn(2))
+    captured = captured_step(model, inputs, nn.functional.mse_loss)
+    program = fused(captured.program, Groups())
+    convolutions = aten.convolution.default, aten.convolution_backward.default
+    read = [next(iter(refs(c.args))) for c in program.calls if c.target in convolutions]
+    orders = [(len(v.shape), v.stride[1]) for v in (program.values[v] for v in read)]
+    assert {stride for dims, stride in orders if dims == 4} == {1}
+    assert {stride > 1 for dims, stride in orders if dims != 4} == {True}
+    step = replace(captured, program=program, graph=to_graph(program, "mixed", 0))
+    module, loss = step.module(Schedule.store_all(step.graph)), nn.functional.mse_loss
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
+
+
 @pytest.mark.slow
 def test_a_step_that_looks_at_storages_stays_as_it_is():
     """What `as_strided` shows depends on how its tensor lies in memory."""
