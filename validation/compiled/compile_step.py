@@ -23,7 +23,7 @@ from .group import CompileWarning as CompileWarning
 from .group import FusedGroup, Groups, OverwritingGroup, reason
 from .group_sizes import GroupSize
 from .joining import JoinedRuns, join_runs
-from .neighbours import beside_their_like
+from .neighbours import beside_their_like, halves_together
 from .trial_runs import try_on_device
 from .zero_gradients import keeps_layouts
 
@@ -107,6 +107,7 @@ class StepJoiner:
         """`runs` of `graph` joined, within the peak that they have without joining."""
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
         runs = beside_their_like(self._program, graph, runs)
+        runs = halves_together(self._program, graph, runs)
         limit = peak - graph.static_bytes
         joined = join_runs(self._program, runs, limit, self._groups, self._measured)
         return replace(joined, program=call_directly(bake_views(joined.program)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -76,3 +77,23 @@ def _of_input(program: Program, call: Call) -> Call:
         outputs=call.outputs[:1],
         is_tuple=False,
     )
+
+
+def in_one_kernel(calls: Sequence[Call]) -> Call | None:
+    """The one kernel that does what `calls` do, the two halves of one backward in either order.
+
+    ``None`` for other calls, and where the two read their gradient or weight in different layouts.
+    """
+    if len(calls) != 2:
+        return None
+    of_input, of_weight = sorted(
+        calls, key=lambda call: call.target is not aten.convolution.default
+    )
+    if of_weight.target is not aten.convolution_backward.default or of_weight.args[-1][0]:
+        return None
+    gradient, _, weight, *_ = of_weight.args
+    if of_input.name != f"{of_weight.name}{_SUFFIX}" or of_input.args[:2] != (gradient, weight):
+        return None
+    mask = [True, *of_weight.args[-1][1:]]
+    outputs = [*of_input.outputs, *of_weight.outputs[1:]]
+    return replace(of_weight, args=(*of_weight.args[:-1], mask), outputs=outputs)

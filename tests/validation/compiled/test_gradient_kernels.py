@@ -10,10 +10,12 @@ torch = pytest.importorskip("torch")
 
 from fused_steps import captured_step, left_by  # noqa: E402
 from schedsim.validation.capture.program import refs  # noqa: E402
-from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
+from schedsim.validation.capture.to_graph import op_calls, to_graph  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.gradient_kernels import split_gradients  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
+from schedsim.validation.compiled.joining import join_runs  # noqa: E402
+from schedsim.validation.compiled.neighbours import halves_together  # noqa: E402
 from torch import nn  # noqa: E402
 
 from schedsim import Schedule, simulate  # noqa: E402
@@ -104,3 +106,34 @@ def test_a_gradient_of_a_weight_waits_until_there_is_room():
     assert plan.schedule is not None
     assert len(plan.schedule.names) == graph.num_ops
     assert plan.schedule.names != tuple(graph.op_names)
+
+
+@pytest.mark.parametrize(("seconds", "scratch", "num"), [(1.9, 0, 2), (2.1, 0, 0), (1.9, 1, 0)])
+def test_one_kernel_runs_where_it_is_quicker_and_fits(uncompiled, seconds, scratch, num):
+    """In the place of two, one behind the other: of all convolutions but the first."""
+    torch.manual_seed(0)
+    more = (layer for _ in range(2) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.Tanh()))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Tanh(), *more)
+    inputs, loss = (torch.randn(2, 3, 9, 9), torch.randn(2, 8, 9, 9)), nn.functional.mse_loss
+    captured, groups = captured_step(model, inputs, loss), Groups()
+    program = fused(captured.program, groups)
+    graph = to_graph(program, "deep", 0)
+    schedule, both = Schedule.store_all(graph), [True, True, True]
+    peak, found = simulate(graph, schedule).peak_bytes, []
+
+    def measured(program, call):
+        is_whole = call.target is aten.convolution_backward.default and call.args[-1] == both
+        return (seconds, scratch * peak) if is_whole else (1.0, 0)
+
+    def join(graph, runs):
+        runs = halves_together(program, graph, runs)
+        found.append(join_runs(program, runs, peak, groups, measured))
+        return found[-1]
+
+    step = replace(captured, program=program, graph=graph)
+    expected = left_by(step.module(schedule), model, inputs)
+    made = left_by(replace(step, join=join).module(schedule), model, inputs)
+    ops = op_calls(found[0].program)
+    calls = [found[0].program.calls[ops[run]] for run in found[0].runs]
+    assert sum(call.args[-1:] == (both,) for call in calls) == num
+    assert all(torch.equal(a, b) for a, b in zip(made, expected, strict=True))
