@@ -50,7 +50,7 @@ _FOLLOWING = frozenset(
 """Kernels that lay their outputs out as their inputs are."""
 
 
-def with_channels_last(program: Program, *, narrow: bool = False) -> Program:
+def with_channels_last(program: Program) -> Program:
     """A decomposed `program` whose convolutions read and write channels-last, if that is quicker.
 
     Which steps gain is inductor's decision. The arguments of each convolution are copied into
@@ -59,27 +59,20 @@ def with_channels_last(program: Program, *, narrow: bool = False) -> Program:
     reads the results of the step, gets the layout that was traced. Results are the same within
     rounding. `program` itself is returned where nothing changes.
 
-    A depthwise convolution's backward that would take much scratch in channels-last gets images
-    plane by plane, as it does from inductor.
+    A gradient of a weight that would take much scratch in channels-last gets images plane by plane.
 
     A program that reads the storage under such a tensor is returned unchanged too.
-
-    Parameters
-    ----------
-    narrow
-        For small budgets: a convolution whose weight takes more bytes than what it reads and writes
-        besides keeps the layout that was traced. In channels-last its backward makes the gradient
-        of the weight twice, beside another form of the weight.
 
     Notes
     -----
     O(size of the program), with one evaluation on fake tensors for each op that follows.
     """
-    calls = [call for call in program.calls if call.target is aten.convolution.default]
-    if not calls or not _gains(program, calls):
+    forward = program.calls[: program.seed]
+    calls = [call for call in forward if call.target is aten.convolution.default]
+    if not any(_is_of_images(program, call) for call in calls) or not _gains(program, calls):
         return program
     try:
-        return _Relaid(program, narrow).relaid()
+        return _Relaid(program).relaid()
     except _LayoutError:
         return program
 
@@ -93,8 +86,6 @@ def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
     mode = fake_mode()
     described = []
     for call in convolutions:
-        if any(len(program.values[v].shape) != 4 for v in _first(call)):
-            return False
         with mode:
             args = map_refs(call.args, lambda v: empty_of(program.values[v]))
         described.append(args)
@@ -104,8 +95,8 @@ def _gains(program: Program, convolutions: Sequence[Call]) -> bool:
 class _Relaid:
     """The program that is made, with the values of the old one at their places."""
 
-    def __init__(self, program: Program, narrow: bool) -> None:
-        self.old, self.narrow = program, narrow
+    def __init__(self, program: Program) -> None:
+        self.old = program
         self.new = replace(
             program,
             values=[replace(value) for value in program.values],
@@ -136,13 +127,12 @@ class _Relaid:
             Whether the runtime replaces the call, so that it cannot be evaluated.
         """
         read = list(refs((call.args, call.kwargs, call.lean)))
-        if call.target in _CONVOLUTIONS and needs_planes(self.old, call):
+        is_laid_out = call.target in _CONVOLUTIONS and _is_of_images(self.old, call)
+        if is_laid_out and needs_planes(self.old, call):
             first = set(_first(call))
             found = self._with(call, lambda v: self._planes(v, call) if v in first else v)
             follows = self._follows(found)
-        elif call.target in _CONVOLUTIONS and not (
-            self.narrow and _is_mostly_weight(self.old, call)
-        ):
+        elif is_laid_out:
             first = set(_first(call))
             found = self._with(call, lambda v: self._channels_last(v, call) if v in first else v)
             follows = self._follows(found)
@@ -325,12 +315,9 @@ def _first(call: Call) -> list[int]:
     return list(refs(tuple(call.args[:num_first])))
 
 
-def _is_mostly_weight(program: Program, call: Call) -> bool:
-    """Whether the weight of a convolution is larger than its input and output together."""
-    *images, weight = (math.prod(program.values[v].shape) for v in _first(call))
-    if call.target is aten.convolution.default:
-        images += [math.prod(program.values[call.outputs[0]].shape)]
-    return weight > sum(images)
+def _is_of_images(program: Program, call: Call) -> bool:
+    """Whether a convolution has two dimensions: others have no such layout, beside images too."""
+    return all(len(program.values[v].shape) == 4 for v in _first(call))
 
 
 def _may_follow(call: Call) -> bool:

@@ -1,4 +1,7 @@
-"""Groups that run one after another are joined, where that is quicker and needs no more bytes."""
+"""Groups that run one after another are joined, where that is quicker and needs no more bytes.
+
+So are the two kernels of a convolution's backward.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..capture.program import Call, Program, Ref
 from ..capture.to_graph import op_calls, result_storages
+from .gradient_kernels import in_one_kernel
 from .group import FusedGroup, Groups
 
 QUICKER = 0.97
@@ -150,14 +154,15 @@ class _Joiner:
         """
         program = self.program
         calls = [program.calls[self.ops[run]] for run in self.runs[begin:end]]
-        if not all(_is_compiled(call) and not call.tokens for call in calls):
+        whole = in_one_kernel(calls)
+        if whole is None and not all(_is_compiled(call) and not call.tokens for call in calls):
             return -1
         written = [s for k in range(begin, end) for s in self.made[k]]
         if len(set(written)) < len(written):
             return -1
         own = set(written)
         is_again = not self.again.isdisjoint(range(begin, end))
-        if not self._share(own, calls, is_again):
+        if whole is None and not self._share(own, calls, is_again):
             return -1
         later = set(own)
         for k, call in zip(range(begin, end), calls, strict=True):
@@ -175,6 +180,9 @@ class _Joiner:
         if not outputs or self.before[begin] + sizes > self.limit:
             return -1
         key = (tuple(self.runs[begin:end]), outputs)
+        if key not in self.known and whole is not None:
+            same = sorted(outputs) == sorted(v for v in whole.outputs if v >= 0)
+            self.known[key] = self._if_quicker(key[0], whole, calls, 1.0) if same else -1
         if key not in self.known:
             candidate = _Joinable(calls, *self.groups.join(program, calls, outputs))
             if candidate.group.key not in self.compiled:
@@ -215,7 +223,7 @@ class _Joiner:
         self, runs: tuple[int, ...], candidate: _Joinable, outputs: tuple[int, ...]
     ) -> int:
         """The op of the joined group, if it is quicker than its parts."""
-        program, calls, group = self.program, candidate.calls, candidate.group
+        calls, group = candidate.calls, candidate.group
         if group.key in self.refused:
             return -1
         call = Call(
@@ -228,16 +236,22 @@ class _Joiner:
             phase=calls[-1].phase,
             once=any(call.once for call in calls),
         )
+        op = self._if_quicker(runs, call, calls, QUICKER)
+        if op < 0:
+            self.refused.add(group.key)
+        return op
+
+    def _if_quicker(
+        self, runs: tuple[int, ...], call: Call, apart: Sequence[Call], share: float
+    ) -> int:
+        """The op of `call`, if it takes at most `share` of the time of what it stands for."""
         try:
-            seconds, workspace = self.measure(program, call)
+            seconds, workspace = self.measure(self.program, call)
         except Exception:  # it does not run, as each part does
-            self.refused.add(group.key)
             return -1
-        apart = sum(self.measure(program, part)[0] for part in calls)
-        if seconds > QUICKER * apart:
-            self.refused.add(group.key)
+        if seconds > share * sum(self.measure(self.program, part)[0] for part in apart):
             return -1
-        program.calls.append(call)
+        self.program.calls.append(call)
         op = self.num_ops + len(self.parts)
         self.parts[op] = runs
         self.workspace[op] = workspace

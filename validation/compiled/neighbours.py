@@ -1,4 +1,4 @@
-"""A repeat beside the group that reads what it reads, so that one loop can do what both do.
+"""Runs beside others that they can be one with: a repeat, and half of a convolution's backward.
 
 A schedule repeats an op right before its reader. Of an activation whose gradient needs the same
 input, the reader is the product that makes a weight's gradient, and the group that makes the
@@ -13,10 +13,13 @@ from schedsim import Graph, Schedule, simulate
 
 from ..capture.program import Call, Program
 from ..capture.to_graph import op_calls
+from .gradient_kernels import in_one_kernel
 from .group import FusedGroup
 
 _FARTHEST = 12
 """Most runs from a repeat to the group that it is moved to."""
+_FEW_BETWEEN = 2
+"""Most runs between the two halves of a backward that are put together."""
 _MOST_MOVES = 256
 """Most repeats that are tried: each of them is a simulation of the schedule."""
 
@@ -42,6 +45,40 @@ def beside_their_like(program: Program, graph: Graph, runs: Sequence[int]) -> li
         seen.add(found[k])
         k += 1
     return found
+
+
+def halves_together(program: Program, graph: Graph, runs: Sequence[int]) -> list[int]:
+    """`runs` with both kernels of a convolution's backward together, where the peak stays.
+
+    A group that copies the gradient of the weight into the weight's layout may stand between them.
+    O(runs) for each convolution.
+    """
+    ops, found = op_calls(program), list(runs)
+    before = _peak_bytes(graph, found)
+    for k in range(len(found)):
+        other = _together(program, ops, found, k)
+        if other is not None and _peak_bytes(graph, other) <= before:
+            found = other
+    return found
+
+
+def _together(
+    program: Program, ops: Sequence[int], runs: Sequence[int], begin: int
+) -> list[int] | None:
+    """`runs` with the other half of that at `begin` right behind it, if it comes soon behind."""
+    calls = [program.calls[ops[run]] for run in runs[begin : begin + _FEW_BETWEEN + 2]]
+    for k, call in enumerate(calls[2:], 2):
+        if in_one_kernel((calls[0], call)) is None:
+            continue
+        made, read = _writes(program, call), set(program.base_reads(call))
+        for other in calls[1:k]:
+            if made & {*program.base_reads(other), *_writes(program, other)}:
+                return None
+            if read & _writes(program, other):
+                return None
+        at = begin + k
+        return [*runs[: begin + 1], runs[at], *runs[begin + 1 : at], *runs[at + 1 :]]
+    return None
 
 
 def _peak_bytes(graph: Graph, runs: Sequence[int]) -> int:

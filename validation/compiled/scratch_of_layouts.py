@@ -1,7 +1,8 @@
-"""Which convolutions take far more scratch in channels-last than in PyTorch's own layout."""
+"""Which gradients of weights take far more scratch in channels-last than plane by plane."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -21,24 +22,28 @@ _GROUPS = 9
 def needs_planes(program: Program, call: Call) -> bool:
     """Whether `call` is to read its images plane by plane, and not in channels-last.
 
-    On a CPU the backward of a depthwise convolution may take its weight for one without groups
-    there: for 384 channels and 7 x 7 places, of 14 x 14 images, 19.6 MB of scratch instead of 0.5.
-    So it is run in both layouts, once for each distinct shape, and does without channels-last where
-    that takes more memory by more than all that it reads and writes. Elsewhere channels-last stays:
-    it is quicker.
+    On a CPU, the gradient of a weight that is larger than the images takes its own size more of
+    scratch in channels-last, and is seldom quicker. That of a depthwise convolution may take its
+    weight for one without groups there: for 384 channels and 7 x 7 places, of 14 x 14 images,
+    19.6 MB of scratch instead of 0.5. So such kernels are run in both layouts, once for each
+    distinct shape, and do without channels-last where that takes more memory by more than copies of
+    the images; a depthwise one, which is slower then, by more than all that it reads and writes.
 
     Raises
     ------
     SchedsimError
         Another profiler is on, so that no memory can be measured.
     """
-    if call.target is not aten.convolution_backward.default or call.args[_GROUPS] == 1:
+    if call.target is not aten.convolution_backward.default or not call.args[-1][1]:
         return False
     order = list(refs(call.args))
     given = [program.values[v] for v in order]
     if any(value.device.type != "cpu" or len(value.shape) != 4 for value in given):
         return False
     form = map_refs(call.args, order.index)
+    gradient, x, weight = (math.prod(given[i].shape) for i in form[:3])
+    if call.args[_GROUPS] == 1 and weight <= gradient + x:
+        return False
     shapes = tuple((value.shape, value.dtype) for value in given)
     return _needs_planes(shapes, _hashable(form))
 
@@ -56,10 +61,11 @@ def _needs_planes(shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...], form:
         one, other = (
             _peak_bytes([tensors[i] for i in positions], settings) for tensors in (planes, last)
         )
-    weight = planes[positions[2]]
-    own_bytes = sum(tensor.nbytes for tensor in planes)
-    own_bytes += planes[positions[1]].nbytes + weight.nbytes
-    return bool(other - one > own_bytes)
+    gradient, x, weight = (planes[i] for i in positions)
+    most_bytes = gradient.nbytes + x.nbytes
+    if settings[_GROUPS - len(positions)] > 1:
+        most_bytes += x.nbytes + 2 * weight.nbytes
+    return bool(other - one > most_bytes)
 
 
 def _peak_bytes(tensors: list[torch.Tensor], settings: Any) -> int:

@@ -40,6 +40,9 @@ _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
 _FIRST_SHARE, _SMALL_GAP = 1 / 8, 0.001
 """Share of that work with which a search begins, and the gap to the bound that is small enough."""
 _STATE_TRIES = 4
+_FREE_PLANNERS = ("auto", "local_search")
+_ORDERED = frozenset({"order", "keep", "recompute"})
+"""Options that say in what order first runs come, or for which planners keep it."""
 _MUCH_REPEATED = 0.2
 """Share of a step's time that repeats take where smaller groups are tried: code is compiled."""
 
@@ -96,8 +99,27 @@ def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings
         return _plan_copies(captured, budget_bytes, settings, options)
     # A plan without copies, to compare its price with a plan with copies.
     planner = "auto" if get_planner(settings.planner).needs_link else settings.planner
-    search = _search_of(planner, options, settings, captured.workload)
-    return _beside_states(captured, search(budget_bytes), budget_bytes, search)
+    found: Plan | None = None
+    for order in _orders(captured, settings, planner):
+        search = _search_of(planner, {**options, **order}, settings, captured.workload)
+        plan = _beside_states(captured, search(budget_bytes), budget_bytes, search)
+        found = plan if found is None or _is_better(plan, found) else found
+        if found.schedule is not None:
+            break
+    assert found is not None
+    return found
+
+
+def _orders(captured: CapturedStep, settings: Settings, planner: str) -> list[dict[str, Any]]:
+    """Options for the orders of first runs that are searched, one after the other until one fits.
+
+    The groups of a compiled step may come in any order, so that the gradient of a weight can wait
+    until there is room for it. Where that is not found to fit, the order of the trace may be.
+    """
+    free = settings.compile and captured.level == "op" and planner in _FREE_PLANNERS
+    if not free or not _ORDERED.isdisjoint(settings.options):
+        return [{}]
+    return [{"order": "free"}, {}] if settings.time_limit_s is None else [{"order": "free"}]
 
 
 def _search_of(

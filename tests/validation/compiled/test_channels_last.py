@@ -16,8 +16,8 @@ from schedsim.validation.compiled.channels_last import with_channels_last  # noq
 from schedsim.validation.compiled.compile_step import CompileWarning  # noqa: E402
 from schedsim.validation.compiled.decompose import decompose  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
+from schedsim.validation.compiled.gradient_kernels import split_gradients  # noqa: E402
 from schedsim.validation.compiled.group import Groups  # noqa: E402
-from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 from schedsim.validation.compiled.scratch_of_layouts import needs_planes  # noqa: E402
 from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
@@ -89,7 +89,7 @@ def plain():
 
 def relaid(captured, checks):
     """`captured` op by op in channels-last, and what lies otherwise than the program says."""
-    program = with_channels_last(decompose(captured.program))
+    program = with_channels_last(split_gradients(decompose(captured.program)))
     calls = list(program.calls)
     for index, call in enumerate(calls):
         if call.target in (aten.copy_.default,) or index == program.seed:
@@ -133,7 +133,7 @@ def test_kernels_lay_out_their_results_as_the_program_says(batch):
     model, inputs, loss = around(Beside, batch)
     checks: list[tuple[str, bool]] = []
     captured = captured_step(model, inputs, loss)
-    strides = layouts(with_channels_last(decompose(captured.program)))
+    strides = layouts(with_channels_last(split_gradients(decompose(captured.program))))
     captured = relaid(captured, checks)
     module = captured.module(Schedule.store_all(captured.graph))
     expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
@@ -203,6 +203,35 @@ def signals(convolution):
     return model, (torch.randn(2, 2, 8), torch.randn(2, 1)), nn.functional.mse_loss
 
 
+def test_images_are_laid_out_beside_signals_and_volumes(uncompiled):
+    """As inductor does: of an encoder of speech, whose blocks have convolutions over time."""
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.images, self.more = nn.Conv2d(3, 4, 3, 2), nn.Conv2d(4, 4, 3, 2)
+            self.signals, self.volumes = nn.Conv1d(4, 4, 2), nn.Conv3d(4, 4, (1, 2, 1))
+
+        def forward(self, x):
+            y = self.more(torch.relu(self.images(x)))
+            z = self.signals(y.flatten(2)).tanh()
+            return z.mean((1, 2)) + self.volumes(y[..., None]).mean((1, 2, 3, 4))
+
+    torch.manual_seed(0)
+    model, inputs = Mixed(), (torch.randn(2, 3, 13, 13), torch.randn(2))
+    captured = captured_step(model, inputs, nn.functional.mse_loss)
+    program = fused(captured.program, Groups())
+    convolutions = aten.convolution.default, aten.convolution_backward.default
+    read = [next(iter(refs(c.args))) for c in program.calls if c.target in convolutions]
+    orders = [(len(v.shape), v.stride[1]) for v in (program.values[v] for v in read)]
+    assert {stride for dims, stride in orders if dims == 4} == {1}
+    assert {stride > 1 for dims, stride in orders if dims != 4} == {True}
+    step = replace(captured, program=program, graph=to_graph(program, "mixed", 0))
+    module, loss = step.module(Schedule.store_all(step.graph)), nn.functional.mse_loss
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
+
+
 @pytest.mark.slow
 def test_a_step_that_looks_at_storages_stays_as_it_is():
     """What `as_strided` shows depends on how its tensor lies in memory."""
@@ -260,37 +289,3 @@ def test_images_that_a_part_hands_over_have_their_layout_before_the_backward(unc
     expected = step(compiled=False)
     assert_close(found, expected)
     assert [t.stride() for t in found] == [t.stride() for t in expected]
-
-
-class Deep(nn.Module):
-    """A network whose last convolution has a weight larger than its images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 16, 3, padding=1)
-        self.norm = nn.BatchNorm2d(16)
-        self.last = nn.Conv2d(16, 32, 3, stride=4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Its images shrink."""
-        x = torch.relu(self.norm(self.first(x)))
-        return torch.tanh(self.last(nn.functional.max_pool2d(x, 2))).mean((1, 2, 3))
-
-
-@pytest.mark.slow
-def test_in_small_groups_a_convolution_with_a_large_weight_keeps_its_layout(uncompiled):
-    """In channels-last its backward takes room for the gradient of the weight twice."""
-    torch.manual_seed(0)
-    model, inputs = Deep(), (torch.randn(2, 3, 14, 14), torch.randn(2))
-    captured = captured_step(model, inputs, nn.functional.mse_loss)
-    wide, narrow = (
-        fused(captured.program, Groups(), size=size) for size in (GroupSize.LARGE, GroupSize.SMALL)
-    )
-    assert all(stride[1] == 1 for _, stride in layouts(wide))
-    first, last = (3, 14, 14), (16, 7, 7)
-    read = {shape[1:]: stride[1] for shape, stride in layouts(narrow)}
-    assert (read[first], read[last]) == (1, 49)
-    narrow = replace(captured, program=narrow, graph=to_graph(narrow, "narrow", 0))
-    module, loss = narrow.module(Schedule.store_all(narrow.graph)), nn.functional.mse_loss
-    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
-    assert_close(left_by(module, model, inputs), expected)

@@ -9,11 +9,12 @@ import pytest
 
 from schedsim import Schedule, simulate
 from schedsim.api import try_plan
+from schedsim.errors import InvalidScheduleError
 
 torch = pytest.importorskip("torch")
 
 from fused_steps import assert_close, captured_step, convolutional, gated, left_by, turned  # noqa: E402
-from schedsim.validation.capture.to_graph import to_graph  # noqa: E402
+from schedsim.validation.capture.to_graph import op_calls, to_graph  # noqa: E402
 from schedsim.validation.compiled.fuse import fused  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup, Groups  # noqa: E402
 from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
@@ -39,6 +40,20 @@ def test_groups_compute_the_plain_step(uncompiled, make):
     module = captured.module(Schedule.store_all(captured.graph))
     expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
     assert_close(left_by(module, model, inputs), expected)
+
+
+def test_what_runs_once_runs_in_its_half_in_any_order():
+    """Running statistics are those of the forward for whoever reads them in front of a backward."""
+    captured, _ = grouped(captured_step(*convolutional()))
+    program, graph = captured.program, captured.graph
+    ops = op_calls(program)
+    seed = ops.index(program.seed)
+    updates = [k for k in range(seed) if program.calls[ops[k]].once]
+    assert len(updates) > 2
+    for k in updates:
+        runs = [*range(k), *range(k + 1, seed + 1), k, *range(seed + 1, len(ops))]
+        with pytest.raises(InvalidScheduleError):
+            simulate(graph, Schedule(graph.op_names, runs))
 
 
 @pytest.mark.slow

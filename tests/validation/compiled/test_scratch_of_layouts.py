@@ -1,4 +1,4 @@
-"""A depthwise convolution's backward takes its images in the layout in which it needs less."""
+"""The gradient of a weight takes its images in the layout in which it needs less."""
 
 from __future__ import annotations
 
@@ -79,6 +79,41 @@ def test_gradients_are_the_plain_ones(size, uncompiled):
     program = fused(captured.program, Groups(), size=size)
     assert images(program) == [64, 64]
     step = replace(captured, program=program, graph=to_graph(program, "planes", 0))
+    module, loss = step.module(Schedule.store_all(step.graph)), nn.functional.mse_loss
+    expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
+    assert_close(left_by(module, model, inputs), expected)
+
+
+class Deep(nn.Module):
+    """A network whose last convolution has a weight larger than its images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.last = nn.Conv2d(16, 32, 3, stride=4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Its images shrink."""
+        x = torch.relu(self.norm(self.first(x)))
+        return torch.tanh(self.last(nn.functional.max_pool2d(x, 2))).mean((1, 2, 3))
+
+
+def test_the_gradient_of_a_large_weight_takes_planes_and_nothing_else(uncompiled):
+    """In channels-last it takes room for the gradient of the weight twice."""
+    torch.manual_seed(0)
+    model, inputs = Deep(), (torch.randn(2, 3, 14, 14), torch.randn(2))
+    captured = captured_step(model, inputs, nn.functional.mse_loss)
+    program = fused(captured.program, Groups())
+    convolutions = aten.convolution.default, aten.convolution_backward.default
+    calls = [call for call in program.calls if call.target in convolutions]
+    read = [[program.values[v] for v in list(refs(call.args))[:2]] for call in calls]
+    first, last, of_last, to_first, of_first = ([v.stride[1] for v in it] for it in read)
+    assert [first, last, to_first, of_first] == 4 * [[1, 1]]
+    assert of_last == [4, 49]
+    planes = measure_call(program, calls[2], torch.device("cpu"), 1e-3)
+    assert planes.workspace_bytes < 1.5 * model.last.weight.nbytes
+    step = replace(captured, program=program, graph=to_graph(program, "deep", 0))
     module, loss = step.module(Schedule.store_all(step.graph)), nn.functional.mse_loss
     expected = left_by(lambda x, t: loss(model(x), t), model, inputs)
     assert_close(left_by(module, model, inputs), expected)

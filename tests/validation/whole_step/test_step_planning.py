@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import pytest
@@ -35,6 +36,32 @@ def test_a_search_ends_by_work_unless_seconds_alone_are_given(monkeypatch):
     assert given[1]["effort"] == 0.1
     assert "effort" not in given[2]
     assert given[2]["time_limit_s"] == 60
+
+
+def test_groups_of_a_compiled_step_come_in_any_order(uncompiled, monkeypatch):
+    """Where that is not found to fit, in the order of the trace; an order that is given holds."""
+    asked, try_plan = [], step_planning.try_plan
+
+    def noted(*given, order="fixed", **more):
+        asked.append(order)
+        return try_plan(*given, order=order, **more)
+
+    monkeypatch.setattr(step_planning, "try_plan", noted)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(64, 8)
+    made = functools.partial(
+        schedsim.rematerialize, model, x, loss=lambda y: y.sum(), level="op", effort=0.1
+    )
+
+    def orders(budget, **options):
+        asked.clear()
+        with contextlib.suppress(InfeasibleBudgetError):
+            made(budget, **options)
+        return set(asked)
+
+    assert orders(1 << 30, compile=True) == {"free"}
+    assert orders(1, compile=True) == {"free", "fixed"}
+    assert orders(1, compile=True, order="fixed") == {"fixed"}
+    assert orders(1 << 30) == orders(1) == {"fixed"}
 
 
 class Queued(nn.Module):
