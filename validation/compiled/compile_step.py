@@ -24,7 +24,6 @@ from .group import FusedGroup, Groups, OverwritingGroup, reason
 from .group_sizes import GroupSize
 from .joining import JoinedRuns, join_runs
 from .neighbours import beside_their_like, halves_together
-from .trace_order import nearer_the_trace
 from .trial_runs import try_on_device
 from .zero_gradients import keeps_layouts
 
@@ -107,7 +106,6 @@ class StepJoiner:
     def __call__(self, graph: Graph, runs: Sequence[int]) -> JoinedRuns:
         """`runs` of `graph` joined, within the peak that they have without joining."""
         peak = simulate(graph, Schedule(graph.op_names, runs)).peak_bytes
-        runs = nearer_the_trace(graph, runs)
         runs = beside_their_like(self._program, graph, runs)
         runs = halves_together(self._program, graph, runs)
         limit = peak - graph.static_bytes

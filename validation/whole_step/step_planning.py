@@ -15,7 +15,7 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.offloading import Offloading
-from schedsim.plans.plan import Plan
+from schedsim.plans.plan import Plan, make_plan
 from schedsim.plans.setting import StepChanges
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
@@ -33,6 +33,7 @@ from ..ways.way import Way
 from .captured_step import CapturedStep
 from .step_budget import budget_in_bytes
 from .step_settings import Settings
+from .trace_order import nearer_the_trace
 
 UNLIMITED_BYTES = 2**53 - 1
 _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
@@ -103,6 +104,8 @@ def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings
     for order in _orders(captured, settings, planner):
         search = _search_of(planner, {**options, **order}, settings, captured.workload)
         plan = _beside_states(captured, search(budget_bytes), budget_bytes, search)
+        if order.get("order") == "free":
+            plan = _nearer_the_trace(captured.workload, plan)
         found = plan if found is None or _is_better(plan, found) else found
         if found.schedule is not None:
             break
@@ -120,6 +123,26 @@ def _orders(captured: CapturedStep, settings: Settings, planner: str) -> list[di
     if not free or not _ORDERED.isdisjoint(settings.options):
         return [{}]
     return [{"order": "free"}, {}] if settings.time_limit_s is None else [{"order": "free"}]
+
+
+def _nearer_the_trace(workload: Chain | Graph, plan: Plan) -> Plan:
+    """`plan` with first runs moved back as far as its peak stays."""
+    if plan.schedule is None or not isinstance(workload, Graph):
+        return plan
+    runs = nearer_the_trace(workload, plan.schedule.bind(workload).tolist())
+    return make_plan(
+        workload,
+        plan.budget_bytes,
+        Schedule(workload.op_names, runs),
+        planner=plan.planner,
+        options=plan.options,
+        lower_bound_s=plan.lower_bound_s,
+        bound_scope=plan.bound_scope,
+        least=plan.least,
+        seed=plan.seed,
+        setting=plan.setting,
+        search=plan.search,
+    )
 
 
 def _search_of(

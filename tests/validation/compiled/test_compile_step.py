@@ -39,14 +39,14 @@ def stepped():
 @pytest.mark.slow
 @needs_compiler
 def test_the_measured_peak_is_within_every_budget(stepped):
-    """Or below what was planned: joined groups hold a tensor less, and so may the trace's order."""
+    """What was planned, where nothing has scratch; joined groups may hold a little less."""
     _, inputs, _, module = stepped
     most = module.plan.peak_bytes
     for share in (1.0, 0.9, 0.8):
         module.replan(int(share * most))
         planned = module.prepare(*inputs)
         assert planned.measured_bytes <= module.budget_bytes
-        assert 0 <= planned.plan.peak_bytes - planned.measured_bytes < 0.06 * most
+        assert 0 <= planned.plan.peak_bytes - planned.measured_bytes < 0.005 * most
         assert "measured peak" in module.report()
     assert planned.captured.most_states_bytes == 0  # seeds are drawn once, and never replayed
 

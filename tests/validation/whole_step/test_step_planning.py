@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim.errors import InfeasibleBudgetError  # noqa: E402
+from schedsim.plans.plan import make_plan  # noqa: E402
 
 
 def test_a_search_ends_by_work_unless_seconds_alone_are_given(monkeypatch):
@@ -62,6 +63,25 @@ def test_groups_of_a_compiled_step_come_in_any_order(uncompiled, monkeypatch):
     assert orders(1, compile=True) == {"free", "fixed"}
     assert orders(1, compile=True, order="fixed") == {"fixed"}
     assert orders(1 << 30) == orders(1) == {"fixed"}
+
+
+def test_a_plan_in_any_order_goes_back_to_the_trace_where_its_peak_stays():
+    """It is replayed, so that what is predicted is what runs."""
+    ops = [schedsim.Op("x", writes={"x": 1}, time_s=1.0)]
+    for k in range(3):
+        ops += [
+            schedsim.Op(f"large{k}", reads=("x",), writes={f"a{k}": 10}, time_s=1.0),
+            schedsim.Op(f"small{k}", reads=(f"a{k}",), writes={f"b{k}": 1}, time_s=1.0),
+        ]
+    graph = schedsim.Graph("branches", tuple(ops), results=tuple(f"b{k}" for k in range(3)))
+    shuffled = schedsim.Schedule(graph.op_names, [0, 5, 1, 3, 4, 6, 2])
+    plan = make_plan(graph, 100, shuffled, planner="local_search", seed=3, lower_bound_s=7.0)
+    found = step_planning._nearer_the_trace(graph, plan)
+    assert found.schedule == schedsim.Schedule.store_all(graph)
+    assert found.peak_bytes == schedsim.simulate(graph, found.schedule).peak_bytes < plan.peak_bytes
+    assert (found.makespan_s, found.seed, found.status) == (7.0, 3, "optimal")
+    refused = make_plan(graph, 100, None, planner="local_search")
+    assert step_planning._nearer_the_trace(graph, refused) is refused
 
 
 class Queued(nn.Module):
