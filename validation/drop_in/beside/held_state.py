@@ -109,7 +109,7 @@ class HeldState:
             t
             for t in tensors
             if (it := knows(id(t))) is None
-            or it.tensor() is not t
+            or it.tensor() is not t  # that one is gone, and `t` stands in its place
             or it.dtype is not t.dtype
             or it.shape != t.shape
         ]
@@ -118,6 +118,7 @@ class HeldState:
         alive = list({id(t): t for t in (*self._alive(), *new)}.values())
         self._tensors = {id(t): _Known(weakref.ref(t), t.shape, t.dtype) for t in alive}
         self._fixed_bytes = storage_bytes(alive)
+        self._counted.clear()  # an optimizer of what is new has stepped, perhaps
         if self._options.optimizer is not None:
             holder = nn.Module()
             for i, tensor in enumerate(alive):
@@ -238,9 +239,14 @@ class HeldState:
         """Where `optimizer` trains what is counted here; ``None`` if it trains other parameters."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) in self._tensors:
+                if self._knows(parameter):
                     return torch.device(parameter.device)
         return None
+
+    def _knows(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is counted here, and not in the place of one that is gone."""
+        known = self._tensors.get(id(tensor))
+        return known is not None and known.tensor() is tensor
 
     def has_gradient_for(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether a gradient is there by which `optimizer` trains what is counted here."""
@@ -249,7 +255,7 @@ class HeldState:
     def gradients_for(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         """The gradients by which `optimizer` trains what is counted here."""
         parameters = (it for group in optimizer.param_groups for it in group["params"])
-        counted = (it for it in parameters if id(it) in self._tensors and it.is_leaf)
+        counted = (it for it in parameters if self._knows(it) and it.is_leaf)
         return [it.grad for it in counted if it.grad is not None]
 
     def never_stepped(self) -> list[torch.Tensor]:
@@ -317,7 +323,7 @@ class HeldState:
         for optimizer, num_steps in list(_stepped.items()):
             known = self._counted.get(optimizer)
             if known is None or known.num_steps != num_steps:
-                own = any(id(p) in self._tensors for p in optimizer.state)
+                own = any(self._knows(p) for p in optimizer.state)
                 named = _named_bytes(optimizer) if own else 0
                 if known is None or known.named_bytes != named:
                     found = storage_bytes(dict(optimizer.state)) if own else 0

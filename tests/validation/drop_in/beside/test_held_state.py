@@ -190,3 +190,23 @@ def test_parameters_of_an_optimizer_are_counted_where_no_graph_reads_them():
     optimizer.step()
     held.look_for_optimizers()
     assert held.total_bytes == 440 + 280 + 440 + 440
+
+
+def test_a_tensor_in_the_place_of_one_that_is_gone_is_another():
+    """The model of a loop before is gone, and its addresses are those of the next model's."""
+    held = HeldState(DropInOptions(budget=1))
+    held.see([gone := torch.nn.Parameter(torch.ones(10))])
+    known = held._tensors[id(gone)]
+    del gone
+    model = torch.nn.Linear(10, 10)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    held._tensors = {id(p): known for p in model.parameters()}
+    assert held.device_of(optimizer) is None
+    assert not held.has_gradient_for(optimizer)
+    assert held.optimizers() == {}
+    held.see(model.parameters())
+    assert held.device_of(optimizer) == torch.device("cpu")
+    assert held.has_gradient_for(optimizer)
+    assert set(held.optimizers()) == {id(optimizer)}
