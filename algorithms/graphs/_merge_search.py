@@ -81,10 +81,16 @@ class MergeSearch:
         return 0, self.best_s
 
     def run(
-        self, effort: Effort, enough_s: float, report: Callable[[float], object] = lambda _: None
+        self,
+        effort: Effort,
+        enough_s: float,
+        report: Callable[[float], object] = lambda _: None,
+        is_halted: Callable[[], bool] = lambda: False,
     ) -> None:
         """Solve programs until none may find more, the effort is spent, or `enough_s` is met."""
-        while not (self.is_done or effort.is_over(self.best_s) or self.best_s <= enough_s):
+        while not (self.is_done or is_halted() or effort.is_over(self.best_s)):
+            if self.best_s <= enough_s:
+                return
             if effort.counted:  # a program takes no more than what is left
                 left = effort.left
                 most = (

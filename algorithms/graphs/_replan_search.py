@@ -32,7 +32,7 @@ Bools = NDArray[np.bool_]
 _FIRST_OPS, _FEWEST_OPS, _MORE, _FEWER, _NONZEROS = 8.0, 4, 1.1, 0.85, 20_000
 # Where so many programs in a row have changed nothing, the next ones may be twice as large, and
 # after so many times the search ends.
-_IDLE, _DOUBLED = 50, 4
+_IDLE, _DOUBLED = 50, 3
 # Shares of them: that are repeated now; of the others, that stand beside these in the graph.
 _REPEATED, _BESIDE = 0.67, 0.5
 # The share of the gaps that are open beside those that repeat something and those in front of what
@@ -40,9 +40,10 @@ _REPEATED, _BESIDE = 0.67, 0.5
 _OPEN = 0.03
 # A better point saves at least that share of what the free choices cost.
 _LEAST_GAIN = 1e-4
-# The work of a program: at least, and for so many non-zeros, of those that are solved in the first
-# node while all are, of those that are where others are not, and of these.
-_LEAST_WORK, _EASY, _SOLVED, _LIMITED = 0.012, 0.04, 0.1, 0.8
+# The work of a program: at least; for so many non-zeros of one that is solved in the first node
+# while all are; by that number and its cube of one that is where others are not; and by its square
+# of one that is not.
+_LEAST_WORK, _EASY, _SOLVED, _CUBE, _LIMITED = 0.012, 0.04, 0.1, 0.045, 0.8
 
 
 class ReplanSearch:
@@ -83,10 +84,16 @@ class ReplanSearch:
         return 0, self.best_s
 
     def run(
-        self, effort: Effort, enough_s: float, report: Callable[[float], object] = lambda _: None
+        self,
+        effort: Effort,
+        enough_s: float,
+        report: Callable[[float], object] = lambda _: None,
+        is_halted: Callable[[], bool] = lambda: False,
     ) -> None:
         """Solve programs until many have changed nothing, or effort or `enough_s` is met."""
-        while not (self.is_done or effort.is_over(self.best_s) or self.best_s <= enough_s):
+        while not (self.is_done or is_halted() or effort.is_over(self.best_s)):
+            if self.best_s <= enough_s:
+                return
             effort.spend(self._solve(effort.watchdog_s))
             report(self.best_s)
 
@@ -119,8 +126,15 @@ class ReplanSearch:
         self._num_ops *= _MORE if grows else _FEWER
         self._num_ops = min(max(self._num_ops, _FEWEST_OPS), self.graph.num_ops)
         self._is_hard |= not found.is_solved
-        rate = _LIMITED if not found.is_solved else _SOLVED if self._is_hard else _EASY
-        return max(_LEAST_WORK, rate * found.nonzeros / _NONZEROS)
+        return self._work(found.nonzeros / _NONZEROS, found.is_solved)
+
+    def _work(self, size: float, is_solved: bool) -> float:
+        """The work of a program of that size."""
+        if not is_solved:
+            return max(_LEAST_WORK, _LIMITED * size**2)
+        if self._is_hard:
+            return max(_LEAST_WORK, _SOLVED * size + _CUBE * size**3)
+        return max(_LEAST_WORK, _EASY * size)
 
     def _drawn(self) -> Ints:
         """Some ops, in ascending order: repeated ones, what is beside them, and any."""

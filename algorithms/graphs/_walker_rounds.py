@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -168,14 +168,18 @@ class WalkerRounds:
         lines = [walker.best_runs for walker in sorted(found, key=lambda walker: walker.rank)]
         return lines[:_MERGED_LINES]
 
+    @property
+    def _ends(self) -> tuple[float, Callable[[float], object], Callable[[], bool]]:
+        """The time at which programs stop, to whom they report, and whether all has halted."""
+        pool = self.pool
+        return pool.enough_s, pool.progress.report, pool.halted.is_set
+
     def _merge(self, lines: list[NDArray[np.int64]]) -> None:
         """Look for better mixtures of what the walkers came to."""
         search, pool, seed = self.search, self.pool, self.search.seed
         merger = MergeSearch(search.graph, search.budget_bytes, lines, seed=seed)
         search.programs.append(merger)
-        report = pool.progress.report
-        run = partial(merger.run, search.effort, pool.enough_s, report=report)
-        pool.wait(pool.submit(run))
+        pool.wait(pool.submit(partial(merger.run, search.effort, *self._ends)))
 
     def _replan(self) -> None:
         """Plan ops of the best schedule anew; when the searches meet, all go on from the best."""
@@ -191,11 +195,11 @@ class WalkerRounds:
 
         def run(one: ReplanSearch, amount: float) -> float:
             part = search.effort.take(amount)
-            one.run(part, pool.enough_s, report=pool.progress.report)
+            one.run(part, *self._ends)
             return part.spent
 
         for meeting in range(_MEETINGS):
-            if search.is_done(pool) or all(one.is_done for one in replans):
+            if pool.halted.is_set() or search.is_done(pool) or all(one.is_done for one in replans):
                 return
             amount = pool.per_job(search.effort.left / (_MEETINGS - meeting), _REPLANS)
             for spent in pool.all_of([partial(run, one, amount) for one in replans]):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
 from schedsim.algorithms.exhaustive import exhaustive
+from schedsim.algorithms.graphs._merge_search import MergeSearch
 from schedsim.algorithms.graphs._replan_search import ReplanSearch, _last_use, _neighbours
 from schedsim.algorithms.graphs.local_search import local_search
 
@@ -72,6 +73,25 @@ def test_what_is_found_fits_and_is_between_the_optimum_and_the_start(seed):
         assert best.makespan_s - 1e-9 <= found.makespan_s == search.best_s <= start.makespan_s
         better += found.makespan_s < start.makespan_s
     assert better
+
+
+def test_a_search_that_is_halted_solves_nothing_more():
+    graph = two_for_one()
+    names = ["a", "dear", "one", "two", "large", "end", "dear", "last"]
+    line = Schedule.from_names(names).bind(graph).astype(np.int64)
+    for search in (ReplanSearch(graph, 11, line, seed=0), MergeSearch(graph, 11, [line], seed=0)):
+        effort = Effort(1e6)
+        search.run(effort, 0.0, is_halted=lambda: True)
+        assert (effort.spent, search.best_runs.tolist()) == (0.0, line.tolist())
+
+
+def test_a_program_counts_more_where_others_are_hard():
+    line = np.arange(7, dtype=np.int64)
+    search = ReplanSearch(two_for_one(), 100, line, seed=0)
+    easy, limited = search._work(2.0, True), search._work(2.0, False)
+    search._is_hard = True
+    assert 0 < easy < search._work(2.0, True) < limited
+    assert search._work(4.0, True) > 2 * search._work(2.0, True)
 
 
 def test_another_search_may_be_ahead():
