@@ -66,10 +66,6 @@ class BoundBeside:
         return self.bound_s * (1 + self.gap) * (1 + 1e-12)
 
     @property
-    def has_begun(self) -> bool:
-        return self._thread is not None
-
-    @property
     def best_s(self) -> float:
         """The time of the bound's own schedule, if it has one that the search may know of.
 

@@ -21,10 +21,9 @@ from ._bound_beside import BoundBeside
 from ._cut_table import Order
 from ._first_walkers import SLOW_OPS, first_walkers
 from ._lean_starts import LeanStarts
-from ._merge_search import MergeSearch
 from ._packed_graph import pack_graph
 from ._priced_rounds import PricedRounds
-from ._replan_search import ReplanSearch
+from ._program_search import ProgramSearch
 from ._walker import GraphWalker, Kind, none_of
 from ._walker_rounds import FIRST_MEETING, WalkerRounds
 from .bounds import least_memory_bytes
@@ -80,7 +79,7 @@ class GraphSearch:
         self.walkers: list[GraphWalker] = []
         self.scout: GraphWalker | None = None
         self.first: GraphWalker | None = None
-        self.programs: list[MergeSearch | ReplanSearch] = []
+        self.programs: list[ProgramSearch] = []
         self.has_one_start = False
         self.moves = 0
         self._winner: GraphWalker | None = None
@@ -176,7 +175,7 @@ class GraphSearch:
     def all_walkers(self) -> list[GraphWalker]:
         return self.walkers if self.scout is None else [*self.walkers, self.scout]
 
-    def _bests(self) -> list[GraphWalker | MergeSearch | ReplanSearch]:
+    def _bests(self) -> list[GraphWalker | ProgramSearch]:
         first = [] if self.first is None else [self.first]
         return [*self.all_walkers(), *first, *self.programs]
 

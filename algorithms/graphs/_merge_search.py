@@ -9,21 +9,19 @@ schedule; the solver finds the best way of these in about a second, and other op
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.effort import Effort
-from schedsim.simulation.schedule import Schedule
-from schedsim.simulation.simulator import simulate
 
 from ._freed_choices import solve_freed
 from ._merged_model import MergedModel
 from ._merged_runs import merged_runs, runs_of
+from ._program_search import Ints, ProgramSearch
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 # The non-zeros of the columns of free choices. Where the solver ends within its first node, the
@@ -38,8 +36,12 @@ _LIMITED, _SOLVED, _EASY = (0.4, 0.25, 0.1), (0.05, 0.1, 0.045), (_LEAST_WORK, 0
 _MOST_IDLE = 12
 
 
-class MergeSearch:
+class MergeSearch(ProgramSearch):
     """The search.
+
+    It has no program left that may find more where one with all choices free is solved, where many
+    in a row have changed nothing, or where the model charges more than the simulator and has no
+    room.
 
     Parameters
     ----------
@@ -47,59 +49,28 @@ class MergeSearch:
         Schedules with the same order of first runs; the first one fits.
     seed
         Of the draws of what is free.
-
-    Attributes
-    ----------
-    best_s, best_runs
-        The fastest schedule so far.
-    is_done
-        Whether no program is left that may find more: one with all choices free is solved, many in
-        a row have changed nothing, or the model charges more than the simulator and has no room.
     """
 
     def __init__(
         self, graph: Graph, budget_bytes: int, lines: Sequence[Ints], *, seed: int
     ) -> None:
-        self.graph, self.budget_bytes = graph, budget_bytes
-        self.best_runs = lines[0]
-        self.best_s = simulate(graph, Schedule(graph.op_names, lines[0])).makespan_s
+        super().__init__(graph, budget_bytes, lines[0], seed=seed)
         merged = merged_runs(lines, graph.num_ops)
         self.model = MergedModel.of(graph, budget_bytes, merged)
         self.x = self.model.point(runs_of(merged, lines[0], graph.num_ops))
         self.is_done = not self.model.fits(self.x)
-        self._random = np.random.default_rng(seed)
         self._choices = np.flatnonzero(self.model.lb < self.model.ub)
         made = self._choices[self.model.op[self._choices] >= 0]
         nonzeros = np.diff(self.model.matrix.indptr)[made]
         self._weight = np.bincount(self.model.op[made], nonzeros, graph.num_ops)
-        self._free_nonzeros, self._largest, self._idle = _FREE_NONZEROS, _LARGEST, 0
-        self._is_hard = False  # whether the first node of a program has not ended
+        self._free_nonzeros, self._largest = _FREE_NONZEROS, _LARGEST
 
-    @property
-    def rank(self) -> tuple[int, float]:
-        """As of a walker."""
-        return 0, self.best_s
-
-    def run(
-        self,
-        effort: Effort,
-        enough_s: float,
-        report: Callable[[float], object] = lambda _: None,
-        is_halted: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Solve programs until none may find more, the effort is spent, or `enough_s` is met."""
-        while not (self.is_done or is_halted() or effort.is_over(self.best_s)):
-            if self.best_s <= enough_s:
-                return
-            if effort.counted:  # a program takes no more than what is left
-                left = effort.left
-                most = (
-                    math.sqrt(left / _LIMITED[1]) if self._is_hard else math.cbrt(left / _SOLVED[2])
-                )
-                most *= _NONZEROS
-                self._free_nonzeros = min(self._free_nonzeros, most)
-            effort.spend(self._solve(self._free(), effort.watchdog_s))
-            report(self.best_s)
+    def _solve_next(self, effort: Effort) -> float:
+        if effort.counted:  # a program takes no more than what is left
+            left = effort.left
+            most = math.sqrt(left / _LIMITED[1]) if self._is_hard else math.cbrt(left / _SOLVED[2])
+            self._free_nonzeros = min(self._free_nonzeros, most * _NONZEROS)
+        return self._solve(self._free(), effort.watchdog_s)
 
     def _free(self) -> Ints:
         """The variables that are free in the next program: those of ops drawn anywhere.
@@ -120,7 +91,10 @@ class MergeSearch:
             return _LEAST_WORK
         found = solve_freed(self.model, self.x, free, time_limit_s)
         if found.values is not None:
-            self._take(free, found.values)
+            x = self.x.copy()
+            x[free] = found.values
+            if self._take(self.model.runs[x[: self.model.runs.size] > 0.5]):
+                self.x = x
         solved = found.is_solved
         self.is_done |= solved and free.size == self._choices.size
         if not solved and free.size == self._choices.size:  # once more it would come out the same
@@ -136,13 +110,3 @@ class MergeSearch:
         least, square, cube = _LIMITED if not solved else _SOLVED if self._is_hard else _EASY
         size = nonzeros / _NONZEROS
         return float(max(least, square * size**2, cube * size**3))
-
-    def _take(self, free: Ints, values: Floats) -> None:
-        """Go on from there, if the simulator agrees."""
-        x = self.x.copy()
-        x[free] = values
-        runs = self.model.runs[x[: self.model.runs.size] > 0.5]
-        simulation = simulate(self.graph, Schedule(self.graph.op_names, runs))
-        if simulation.peak_bytes <= self.budget_bytes and simulation.makespan_s < self.best_s:
-            self.x, self.best_runs, self.best_s = x, runs, simulation.makespan_s
-            self._idle, self.is_done = 0, False

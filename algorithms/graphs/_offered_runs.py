@@ -30,26 +30,21 @@ def offered_runs(
     count, at, gap = 0, 0, 0
     num_ops = is_open.size
     while gap < num_ops:
-        k = 0
-        while line[at] != gap:  # what is repeated in this gap
-            while k < ops.size and ops[k] <= line[at]:
-                if ops[k] < line[at] and is_open[gap] and last_use[ops[k]] >= gap:
+        k, run = 0, -1
+        while run != gap:
+            run = line[at]
+            while k < ops.size and ops[k] < run:
+                if is_open[gap] and last_use[ops[k]] >= gap:
                     found[count] = ops[k]
                     ours[count] = False
                     count += 1
                 k += 1
-            found[count] = line[at]
+            if k < ops.size and ops[k] == run:
+                k += 1
+            found[count] = run
             ours[count] = True
             count, at = count + 1, at + 1
-        while k < ops.size and ops[k] < gap:
-            if is_open[gap] and last_use[ops[k]] >= gap:
-                found[count] = ops[k]
-                ours[count] = False
-                count += 1
-            k += 1
-        found[count] = gap
-        ours[count] = True
-        count, at, gap = count + 1, at + 1, gap + 1
+        gap += 1
     while at < line.size:
         found[count] = line[at]
         ours[count] = True

@@ -10,21 +10,17 @@ may be of use; the solver says which of the offers are taken. This is a large ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 from schedsim.plans.effort import Effort
-from schedsim.simulation.schedule import Schedule
-from schedsim.simulation.simulator import simulate
 
 from ._freed_choices import solve_freed
 from ._merged_model import MergedModel
 from ._offered_runs import offered_runs
+from ._program_search import Ints, ProgramSearch
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 # How many ops are planned anew at first; where the solver ends within its first node and the
@@ -46,65 +42,27 @@ _LEAST_GAIN = 1e-4
 _LEAST_WORK, _EASY, _SOLVED, _CUBE, _LIMITED = 0.012, 0.04, 0.1, 0.045, 0.8
 
 
-class ReplanSearch:
-    """The search.
+class ReplanSearch(ProgramSearch):
+    """The search; first runs keep the graph's order.
 
-    Parameters
-    ----------
-    line : (runs,)
-        A schedule that fits, whose first runs keep the graph's order.
-    seed
-        Of the draws of what is planned anew.
-
-    Attributes
-    ----------
-    best_s, best_runs
-        The fastest schedule so far.
-    is_done
-        Whether many programs in a row have changed nothing, or the model charges more than the
-        simulator and has no room.
+    It has no program left that may find more where many in a row have changed nothing, the last of
+    them large ones, or where the model charges more than the simulator and has no room.
     """
 
     def __init__(self, graph: Graph, budget_bytes: int, line: Ints, *, seed: int) -> None:
-        self.graph, self.budget_bytes = graph, budget_bytes
-        self.best_runs = line
-        self.best_s = simulate(graph, Schedule(graph.op_names, line)).makespan_s
-        self.is_done = False
-        self._random = np.random.default_rng(seed)
+        super().__init__(graph, budget_bytes, line, seed=seed)
         self._makes, self._reads = _neighbours(graph)
         self._last_use = _last_use(self._makes)
         useful = self._last_use > np.arange(graph.num_ops)
         self._useful = np.flatnonzero(useful & ~graph.arrays.op_once)
-        self._num_ops, self._idle = _FIRST_OPS, 0
-        self._is_hard = False  # whether the first node of a program has not ended
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """As of a walker."""
-        return 0, self.best_s
-
-    def run(
-        self,
-        effort: Effort,
-        enough_s: float,
-        report: Callable[[float], object] = lambda _: None,
-        is_halted: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Solve programs until many have changed nothing, or effort or `enough_s` is met."""
-        while not (self.is_done or is_halted() or effort.is_over(self.best_s)):
-            if self.best_s <= enough_s:
-                return
-            effort.spend(self._solve(effort.watchdog_s))
-            report(self.best_s)
+        self._num_ops = _FIRST_OPS
 
     def go_on_from(self, other: ReplanSearch) -> None:
         """Go on from the schedule of `other`, if that is faster."""
         if other.best_s < self.best_s:
-            self.best_s, self.best_runs = other.best_s, other.best_runs
-            self._idle, self.is_done = 0, False
+            self._go_on(other.best_runs, other.best_s)
 
-    def _solve(self, time_limit_s: float | None) -> float:
-        """Plan some ops anew; the work."""
+    def _solve_next(self, effort: Effort) -> float:
         most = _NONZEROS << self._idle // _IDLE
         self._idle += 1
         self.is_done = self._idle == _IDLE * _DOUBLED
@@ -118,7 +76,7 @@ class ReplanSearch:
         free = self._free(model, ops)
         if not free.size:
             return _LEAST_WORK
-        found = solve_freed(model, x, free, time_limit_s, _LEAST_GAIN)
+        found = solve_freed(model, x, free, effort.watchdog_s, _LEAST_GAIN)
         if found.values is not None:
             x[free] = found.values
             self._take(runs[x[: runs.size] > 0.5])
@@ -181,13 +139,6 @@ class ReplanSearch:
         is_run = np.arange(model.op.size) < model.runs.size
         chosen = np.where(is_run, free[model.op], kept[model.op])
         return np.flatnonzero(chosen & (model.lb < model.ub))
-
-    def _take(self, runs: Ints) -> None:
-        """Go on from there, if the simulator agrees."""
-        simulation = simulate(self.graph, Schedule(self.graph.op_names, runs))
-        if simulation.peak_bytes <= self.budget_bytes and simulation.makespan_s < self.best_s:
-            self.best_runs, self.best_s, self._idle = runs, simulation.makespan_s, 0
-            self.is_done = False
 
 
 def _neighbours(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from chains import INSTANCES, needs_instances
 from schedsim.algorithms.exhaustive import exhaustive
-from schedsim.algorithms.graphs._merge_search import MergeSearch
 from schedsim.algorithms.graphs._replan_search import ReplanSearch, _last_use, _neighbours
 from schedsim.algorithms.graphs.local_search import local_search
 
@@ -73,16 +72,6 @@ def test_what_is_found_fits_and_is_between_the_optimum_and_the_start(seed):
         assert best.makespan_s - 1e-9 <= found.makespan_s == search.best_s <= start.makespan_s
         better += found.makespan_s < start.makespan_s
     assert better
-
-
-def test_a_search_that_is_halted_solves_nothing_more():
-    graph = two_for_one()
-    names = ["a", "dear", "one", "two", "large", "end", "dear", "last"]
-    line = Schedule.from_names(names).bind(graph).astype(np.int64)
-    for search in (ReplanSearch(graph, 11, line, seed=0), MergeSearch(graph, 11, [line], seed=0)):
-        effort = Effort(1e6)
-        search.run(effort, 0.0, is_halted=lambda: True)
-        assert (effort.spent, search.best_runs.tolist()) == (0.0, line.tolist())
 
 
 def test_a_program_counts_more_where_others_are_hard():

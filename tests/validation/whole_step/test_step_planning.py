@@ -84,6 +84,35 @@ def test_a_plan_in_any_order_goes_back_to_the_trace_where_its_peak_stays():
     assert step_planning._nearer_the_trace(graph, refused) is refused
 
 
+def test_what_is_counted_beside_a_compiled_plan_is_of_the_schedule_that_runs(
+    uncompiled, monkeypatch
+):
+    """As are copies of buffers that it keeps: first runs go back to the trace before."""
+    moved, counted = [], []
+    nearer, beside = step_planning._nearer_the_trace, step_planning._beside_states
+
+    def noted(workload, plan):
+        moved.append(nearer(workload, plan))
+        return moved[-1]
+
+    def seen(captured, plan, *more):
+        counted.append(plan)
+        return beside(captured, plan, *more)
+
+    monkeypatch.setattr(step_planning, "_nearer_the_trace", noted)
+    monkeypatch.setattr(step_planning, "_beside_states", seen)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(64, 8)
+    made = functools.partial(
+        schedsim.rematerialize, model, x, 1 << 30, lambda y: y.sum(), level="op", effort=0.1
+    )
+    made(compile=True)
+    assert len(moved) == len(counted) > 0
+    assert all(one is other for one, other in zip(moved, counted, strict=True))
+    moved.clear()
+    made(order="free")  # a plan that was asked for in any order is left as it is
+    assert moved == []
+
+
 class Queued(nn.Module):
     """Attends to what it has seen in earlier steps, as contrastive learning does."""
 
