@@ -284,10 +284,16 @@ class Both:
         return self.run(step, inputs, keywords, kept, aside)
 
     def results(
-        self, step: Callable[..., Any], inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+        self,
+        step: Callable[..., Any],
+        inputs: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        *,
+        saves_elsewhere: bool = True,
     ) -> dict[str, Tensor]:
         """The loss, gradients and buffers of a plain `step`, by the names in a `Difference`."""
-        left = self._run_plain(step, inputs, keywords)
+        run = self._run_plain if saves_elsewhere else self.run
+        left = run(step, inputs, keywords)
         named = {name: t for name, t, _ in left.gradients if t is not None}
         return {"the loss": left.loss, **named, **dict(left.tensors)}
 

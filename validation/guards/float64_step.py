@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from math import inf, isfinite
 from statistics import median
 from typing import Any
@@ -36,6 +37,10 @@ As where a router sends a row to another expert, whose logit is the same but for
 gradients of both experts are others, and a step with nudged numbers that makes the same choice has
 the same ones. How far such results are apart says nothing.
 """
+_TIMES_COMPILED = 2
+"""Times the distance of torch.compile's own step from float64: its sums may be in another order."""
+_MOST_COMPILED = 1e-2
+"""A share of the largest entry: what is off by more is no rounding, by torch.compile's measure."""
 
 
 class Float64Step:
@@ -47,11 +52,18 @@ class Float64Step:
     Other results are zero but for rounding, as is the running mean behind a second normalisation:
     the plain step has no digits of them, and another order of additions gives others.
 
+    And a sum that cancels is off by the rounding of its terms, which a nudge of weights and inputs
+    need not show: batch norms behind a weight take its scale out again, before rounding and after.
+    How much the code that inductor makes loses there, torch.compile's own step tells.
+
     Parameters
     ----------
     run
         Runs the step and returns its results by name, as float64 tensors. Its argument is the
         number of a nudge, or ``None`` for none: see `in_float64`.
+    run_compiled
+        Runs the plain step by torch.compile, and returns its results in the formats that they have.
+        Of use where the planned step is compiled too.
 
     Attributes
     ----------
@@ -63,17 +75,23 @@ class Float64Step:
         for rounding have no such share.
     nudged_off
         The same distance of the steps with nudged numbers; zero if none was run.
+    compiled_off
+        The same distance of torch.compile's own step; zero if it was not run.
     """
 
-    def __init__(self, run: Callable[[int | None], Mapping[str, Tensor]]) -> None:
-        self._run = run
+    def __init__(
+        self,
+        run: Callable[[int | None], Mapping[str, Tensor]],
+        run_compiled: Callable[[], Mapping[str, Tensor]] = dict,
+    ) -> None:
+        self._run, self._run_compiled = run, run_compiled
         self._results: Mapping[str, Tensor] | None = None
         self._by_nudges: list[dict[str, float]] = []
         self._latest: tuple[int, Mapping[str, Tensor]] = (-1, {})
         # A branch of `torch.cond` has no backward within a mode: one is entered where need be.
         self._around: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.accepted = 0
-        self.planned_off = self.plain_off = self.nudged_off = 0.0
+        self.planned_off = self.plain_off = self.nudged_off = self.compiled_off = 0.0
 
     def accepts(
         self,
@@ -86,7 +104,8 @@ class Float64Step:
         """Whether the result `planned` is as exact as `plain`, or within `tolerance` of float64.
 
         Or as exact as a nudge of the step's numbers lets it be, if such nudges move most results
-        by no more than `tolerance`. A result that is far off must be that of a nudged step.
+        by no more than `tolerance`. A result that is far off must be that of a nudged step. Or as
+        exact as torch.compile's own.
 
         Parameters
         ----------
@@ -118,9 +137,15 @@ class Float64Step:
                 turned = self._nudged_like(name, planned, enough, tolerance)
             else:
                 turned = self._nudged_as_far(name, of_planned, tolerance)
-            if turned is None:
+            if turned is not None:
+                self.nudged_off = max(self.nudged_off, turned / largest)
+            elif of_planned <= _MOST_COMPILED * largest:
+                of_compiled = self._compiled_distance(name, exact)
+                if of_planned > _TIMES_COMPILED * of_compiled:
+                    return False
+                self.compiled_off = max(self.compiled_off, of_compiled / largest)
+            else:
                 return False
-            self.nudged_off = max(self.nudged_off, turned / largest)
         self.accepted += 1
         if not zero:
             self.planned_off = max(self.planned_off, of_planned / largest)
@@ -144,6 +169,21 @@ class Float64Step:
                 except Exception:  # a model may refuse float64: then nothing is accepted
                     self._results = {}
         return self._results
+
+    def _compiled_distance(self, name: str, exact: Tensor) -> float:
+        """How far torch.compile's own result is from float64; zero where it has none to compare."""
+        found = self._compiled.get(name)
+        if found is None or found.shape != exact.shape:
+            return 0.0
+        distance = _distance(exact, found)
+        return distance if isfinite(distance) else 0.0
+
+    @cached_property
+    def _compiled(self) -> Mapping[str, Tensor]:
+        try:
+            return self._run_compiled()
+        except Exception:  # what torch.compile cannot run tells nothing
+            return {}
 
     def _nudged_as_far(self, name: str, of_planned: float, tolerance: float) -> float | None:
         """How far a step with nudged numbers is off, if that is as far as the planned one."""

@@ -136,7 +136,7 @@ def recompile_limit() -> int:
 
 
 def compiled_alone(
-    function: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None
+    function: Callable[..., Any], backend: Callable[..., Any] | str, dynamic: bool | None
 ) -> Callable[..., Any]:
     """`torch.compile` whose traces count against the limit by themselves, where torch can do so.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from ..environment import device_memory_bytes
 from ..guards.differential import Both, Difference, NotCompared
 from ..guards.float64_step import Float64Step, in_float64
 from ..guards.plan_variants import PlainStepWarning
+from ..torch_private.dynamo_settings import compiled_alone
 from ..user_warnings import warn_user
 from ..ways.chunk import read_chunks
 from .step_planning import PlannedStep
@@ -49,18 +51,17 @@ def compare(
     if (why := _no_room(model, planned)) is not None:
         return f"not compared with the plain step: {why}", None
     captured, loss = planned.captured, settings.loss
-    num_extra = count_extra_inputs(model, loss, len(inputs))
-
-    def plain(*inputs: Any, **keywords: Any) -> Tensor:
-        return plain_loss(model, loss, inputs, keywords, num_extra)
-
+    plain = _plain_step(model, loss, len(inputs))
     rounded = bool(read_chunks(settings.chunk)) or captured.num_parts > 1 or settings.compile
     recorded = captured.recorded
     settled = recorded.settled() if recorded and captured.level == "op" else nullcontext()
     memory = PlainMemory(lambda: planned.store_all_bytes, next(model.parameters()).device)
     exact = None
     if settings.compile and captured.level == "op":
-        exact = memory.float64_step(_in_wide_numbers(model, settings, inputs, keywords))
+        exact = memory.float64_step(
+            _in_wide_numbers(model, loss, inputs, keywords),
+            _by_torch_compile(model, loss, inputs, keywords),
+        )
     try:
         with settled:
             difference = Both(model, loss, recorded, takes_more=memory.take).difference(
@@ -82,6 +83,8 @@ def compare(
             line += (
                 f", and up to {exact.nudged_off:.1e} where its numbers are off by their last digit"
             )
+        if exact.compiled_off:
+            line += f", and torch.compile's own are up to {exact.compiled_off:.1e} from it"
     return line, None
 
 
@@ -119,8 +122,15 @@ class PlainMemory:
             raise NotCompared(no_room)
         self._tell(f"the plain step's memory ({format_bytes(step_bytes)})", why)
 
-    def float64_step(self, run: Callable[[int | None], Mapping[str, Tensor]]) -> Float64Step:
-        """The plain step in float64 by `run`, which a line announces; of no use without room."""
+    def float64_step(
+        self,
+        run: Callable[[int | None], Mapping[str, Tensor]],
+        run_compiled: Callable[[], Mapping[str, Tensor]],
+    ) -> Float64Step:
+        """The plain step in float64 by `run`, which a line announces; of no use without room.
+
+        torch.compile's own step, by `run_compiled`, takes no more than that.
+        """
 
         def told(nudge: int | None) -> Mapping[str, Tensor]:
             most = _FLOAT64 * self._step_bytes()
@@ -130,7 +140,7 @@ class PlainMemory:
             self._tell(f"up to {format_bytes(most)}", why)
             return run(nudge)
 
-        return Float64Step(told)
+        return Float64Step(told, run_compiled)
 
     def _tell(self, taken: str, why: str) -> None:
         if not self._is_told:
@@ -138,17 +148,43 @@ class PlainMemory:
             self._say(f"a comparison with the plain step takes {taken}, not the budget's: {why}")
 
 
+def _plain_step(
+    model: nn.Module, loss: Callable[..., Tensor] | None, num_inputs: int
+) -> Callable[..., Tensor]:
+    num_extra = count_extra_inputs(model, loss, num_inputs)
+
+    def plain(*inputs: Any, **keywords: Any) -> Tensor:
+        return plain_loss(model, loss, inputs, keywords, num_extra)
+
+    return plain
+
+
 def _in_wide_numbers(
-    model: nn.Module, settings: Settings, inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    model: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
 ) -> Callable[[int | None], Mapping[str, Tensor]]:
     def results(nudge: int | None) -> Mapping[str, Tensor]:
-        wide, loss = in_float64((model, settings.loss), nudge)
-        num_extra = count_extra_inputs(model, settings.loss, len(inputs))
+        wide, wide_loss = in_float64((model, loss), nudge)
+        plain = _plain_step(wide, wide_loss, len(inputs))
+        given = in_float64((inputs, dict(keywords)), nudge)
+        return Both(wide, wide_loss, None).results(plain, *given)
 
-        def plain(*inputs: Any, **keywords: Any) -> Tensor:
-            return plain_loss(wide, loss, inputs, keywords, num_extra)
+    return results
 
-        return Both(wide, loss, None).results(plain, *in_float64((inputs, dict(keywords)), nudge))
+
+def _by_torch_compile(
+    model: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    inputs: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+) -> Callable[[], Mapping[str, Tensor]]:
+    def results() -> Mapping[str, Tensor]:
+        own, own_loss = copy.deepcopy((model, loss))
+        compiled = compiled_alone(_plain_step(own, own_loss, len(inputs)), "inductor", False)
+        both = Both(own, own_loss, None)
+        return both.results(compiled, inputs, keywords, saves_elsewhere=False)
 
     return results
 

@@ -327,6 +327,44 @@ def test_a_row_that_rounding_sends_to_another_expert_is_no_difference():
     assert not exact.accepted
 
 
+@pytest.mark.parametrize(
+    ("off", "of_torch_compile", "is_accepted"),
+    [
+        (4e-4, 4e-4, True),
+        (4e-4, 3e-4, True),  # another order of additions
+        (1e-3, 4e-4, False),  # as of a term that is left out
+        (4e-4, 1e-5, False),
+        (5e-2, 5e-2, False),  # no rounding, whoever shares it
+        (4e-4, float("nan"), False),
+        (4e-4, None, False),  # torch.compile fails
+    ],
+)
+def test_a_sum_that_cancels_may_be_off_as_torch_compiles_own(off, of_torch_compile, is_accepted):
+    exact = torch.tensor([1.0, 0.5], dtype=torch.float64)
+
+    def by_torch_compile():
+        if of_torch_compile is None:
+            raise RuntimeError("no compiler")
+        return {"sum": (exact * (1 + of_torch_compile)).float()}
+
+    step = Float64Step(lambda _nudge: {"sum": exact}, by_torch_compile)
+    planned = (exact * (1 - off)).float()
+    assert step.accepts("sum", exact.float(), planned, 1e-4) is is_accepted
+    assert (step.compiled_off > 0) is is_accepted
+
+
+def test_torch_compile_is_run_only_where_nothing_else_accepts():
+    exact = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    runs = []
+    step = Float64Step(lambda _nudge: {"sum": exact}, lambda: runs.append(1) or {})
+    assert step.accepts("sum", exact.float(), (exact * (1 + 5e-5)).float(), 1e-4)
+    assert not step.accepts("sum", exact.float(), (exact * 1.05).float(), 1e-4)
+    assert not runs
+    assert not step.accepts("sum", exact.float(), (exact * 1.001).float(), 1e-4)
+    assert not step.accepts("sum", exact.float(), (exact * 1.001).float(), 1e-4)
+    assert len(runs) == 1
+
+
 class Grouped(nn.Module):
     """A grouped product, which torch computes of no float64."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -151,3 +152,85 @@ def test_a_plan_is_compared_within_its_budget(monkeypatch, door):
     assert "are the plain step's to the bit" in report
     [peak] = peaks
     assert resident + peak <= budget < resident + plain.peak_bytes
+
+
+class Separable(nn.Module):
+    """A depthwise convolution between batch norms, which take the scale of its weights out again.
+
+    So the gradient of the first norm's weight is a sum that cancels, and inductor adds it up in
+    float32, where PyTorch's kernel uses float64.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Conv2d(8, 16, 1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False)
+        self.behind = nn.BatchNorm2d(16)
+        self.out = nn.Conv2d(16, 8, 1)
+
+    def forward(self, x):
+        y = F.hardswish(self.norm(self.wide(x)))
+        return x + self.out(F.hardswish(self.behind(self.depthwise(y))))
+
+
+class Faulty(nn.Module):
+    """A planned step of which one gradient is off, or which reads an old weight."""
+
+    def __init__(self, planned, parameter, of_gradient=0.0, of_weight=0.0):
+        super().__init__()
+        self.__dict__["planned"] = planned
+        self.__dict__["parameter"] = parameter
+        self.of_gradient, self.of_weight = of_gradient, of_weight
+
+    def forward(self, *inputs):
+        parameter = self.parameter
+        if self.of_weight:
+            parameter.data = parameter.data * (1 + self.of_weight * torch.randn_like(parameter))
+        loss = self.planned(*inputs)
+        if self.of_gradient:
+            parameter.register_hook(self._off)
+        return loss
+
+    def _off(self, gradient):
+        """Without a part of its largest entry, as where one term of a sum is left out."""
+        off = torch.zeros_like(gradient)
+        at = gradient.abs().argmax()
+        off.view(-1)[at] = self.of_gradient * gradient.reshape(-1)[at]
+        return gradient - off
+
+
+@pytest.mark.slow
+def test_a_sum_that_cancels_is_as_exact_as_torch_compiles_and_faults_are_refused_still():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        Separable(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 10),
+    )
+    x = torch.randn(4, 3, 16, 16)
+
+    def loss(out):
+        return out.square().mean()
+
+    module = schedsim.rematerialize(model, x, "80%", loss, compile=True, level="op")
+    planned = module.prepare(x)
+    assert "torch.compile's own are up to" in planned.check_note
+    settings, separable = module._plans.settings, model[1]
+
+    def difference(parameter, **fault):
+        faulty = replace(planned, module=Faulty(planned.module, parameter, **fault))
+        return step_check.compare(model, settings, faulty, (x,), {})[1]
+
+    assert difference(separable.norm.weight) is None
+    for parameter in (separable.norm.weight, separable.wide.weight, separable.out.bias):
+        found = difference(parameter, of_gradient=1e-3)
+        assert found is not None
+        assert not found.rounding
+        parameter._backward_hooks.clear()
+    for parameter in (separable.wide.weight, separable.depthwise.weight, separable.out.weight):
+        found = difference(parameter, of_weight=1e-3)
+        assert found is not None
+        assert not found.rounding

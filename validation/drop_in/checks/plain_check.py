@@ -6,6 +6,7 @@ graph agree says nothing about the graph.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import FunctionType, MethodType
@@ -27,6 +28,7 @@ from ...guards.state_change import ATOMS
 from ...guards.state_walk import slots_of
 from ...guards.tensor_bits import made_up_gradient
 from ...measure.storage import local
+from ...torch_private.dynamo_settings import compiled_alone
 from ...torch_private.module_tables import buffers_of, parameters_of
 from ...torch_private.pytrees import tree_leaves
 from ...whole_step.step_check import PlainMemory
@@ -128,10 +130,16 @@ def difference(
         wide, *its = in_float64((model, inputs, dict(keywords)), nudge)
         return Both(wide, None, None, _tensors, made_up.loss).results(wide, *its)
 
+    def by_torch_compile() -> Mapping[str, Tensor]:
+        own = copy.deepcopy(model)
+        both = Both(own, None, None, _tensors, made_up.loss)
+        compiled = compiled_alone(lambda *a, **k: own(*a, **k), "inductor", False)
+        return both.results(compiled, inputs, keywords, saves_elsewhere=False)
+
     with _of_leaves(model):
         recorded = record_step(model, made_up.loss, inputs, keywords, parts_may_be_scripted=True)
         both = Both(model, None, recorded, _tensors, made_up.loss, memory.take)
-        exact = memory.float64_step(in_wide_numbers) if rounded else None
+        exact = memory.float64_step(in_wide_numbers, by_torch_compile) if rounded else None
         return both.difference(plain, planned, inputs, keywords, rounded=rounded, exact=exact)
 
 
