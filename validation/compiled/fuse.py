@@ -17,6 +17,7 @@ from .decompose import decompose
 from .gradient_kernels import split_gradients
 from .group import Groups
 from .group_sizes import GroupSize
+from .halves import keep_halves
 from .inline import inline_beside, inline_cheap
 from .takeover import takeover
 from .widen import widen_in_backward
@@ -124,23 +125,8 @@ def _assembled(parts: Program, clusters: FusionClusters, groups: Groups) -> Prog
     for call in calls:
         call.tokens = tuple(moved[token] for token in call.tokens)
     new.seed = moved[parts.seed]
-    _keep_halves(new)
+    keep_halves(new)
     return new
-
-
-def _keep_halves(program: Program) -> None:
-    """Let ops with effects run in their half of the step, in whatever order first runs come.
-
-    Whoever has the outputs finds the buffers and the generator as the forward leaves them.
-    """
-    calls, seed = program.calls, program.calls[program.seed]
-    given = {program.values[v].call for v in refs(seed.args)}
-    effects = [i for i, call in enumerate(calls) if call.once or call.random]
-    first = [i for i in effects if i < program.seed and i not in given]
-    seed.tokens = tuple(dict.fromkeys((*seed.tokens, *first)))
-    for i in effects:
-        if i > program.seed and program.seed not in calls[i].tokens:
-            calls[i].tokens += (program.seed,)
 
 
 def _is_lone_comparison(parts: Program, calls: list[int]) -> bool:

@@ -24,6 +24,7 @@ from ..dry_cuda import has_values
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning, RoundingWarning
 from ..measure.allocator import NO_BLOCKS
 from ..measure.storage import storage_bytes
+from ..ranks.members import has_ranks
 from ..torch_private.skipped_frames import breaks_so_far
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, weakly
 from ..user_warnings import warn_user
@@ -201,7 +202,7 @@ class Session(ABC):
     @property
     def is_distributed(self) -> bool:
         """Whether several ranks run the step."""
-        return torch.distributed.is_available() and torch.distributed.is_initialized()
+        return has_ranks()
 
     def resident_bytes(self, given: Any) -> int:
         """Bytes of what the model and other models hold now, and of the tensors of `given`."""

@@ -24,6 +24,11 @@ def ranks_of(model: nn.Module) -> Ranks:
     return Ranks.among(members, bound=communicates(model))
 
 
+def has_ranks() -> bool:
+    """Whether this process is one of a group, be it of one."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def communicates(model: nn.Module) -> bool:
     """Whether running `model` is a collective of all ranks, of which there are several."""
     if not _members(model):
@@ -33,7 +38,7 @@ def communicates(model: nn.Module) -> bool:
 
 def _members(model: nn.Module) -> tuple[int, ...]:
     """The ranks that plan together with this one; none where there are no others."""
-    if not (dist.is_available() and dist.is_initialized()) or _is_fake():
+    if not has_ranks() or _is_fake():
         return ()
     members = mesh_ranks(model) or set(range(dist.get_world_size()))
     return tuple(sorted(members)) if len(members) > 1 and dist.get_rank() in members else ()

@@ -15,7 +15,7 @@ from schedsim.dataflow.chain import Chain
 from schedsim.dataflow.graph import Graph
 from schedsim.errors import InfeasibleBudgetError
 from schedsim.plans.offloading import Offloading
-from schedsim.plans.plan import Plan, make_plan
+from schedsim.plans.plan import Plan
 from schedsim.plans.setting import StepChanges
 from schedsim.simulation.schedule import Schedule
 from schedsim.simulation.simulator import simulate
@@ -23,6 +23,7 @@ from schedsim.units import format_bytes
 
 from ..block_level.scheduled_blocks import ScheduledBlocks
 from ..block_level.transfers import measured_links
+from ..compiled.any_order import back_in_the_trace, first_that_fits, is_better, orders
 from ..guards.state_change import StateChange
 from ..measure.meters import no_collection
 from ..ranks import Ranks
@@ -33,7 +34,6 @@ from ..ways.way import Way
 from .captured_step import CapturedStep
 from .step_budget import budget_in_bytes
 from .step_settings import Settings
-from .trace_order import nearer_the_trace
 
 UNLIMITED_BYTES = 2**53 - 1
 _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
@@ -41,9 +41,6 @@ _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
 _FIRST_SHARE, _SMALL_GAP = 1 / 8, 0.001
 """Share of that work with which a search begins, and the gap to the bound that is small enough."""
 _STATE_TRIES = 4
-_FREE_PLANNERS = ("auto", "local_search")
-_ORDERED = frozenset({"order", "keep", "recompute"})
-"""Options that say in what order first runs come, or for which planners keep it."""
 _MUCH_REPEATED = 0.2
 """Share of a step's time that repeats take where smaller groups are tried: code is compiled."""
 
@@ -100,47 +97,16 @@ def _plan_captured(captured: CapturedStep, budget_bytes: int, settings: Settings
         return _plan_copies(captured, budget_bytes, settings, options)
     # A plan without copies, to compare its price with a plan with copies.
     planner = "auto" if get_planner(settings.planner).needs_link else settings.planner
-    found: Plan | None = None
-    for order in _orders(captured, settings, planner):
+    tried: list[dict[str, Any]] = [{}]
+    if settings.compile and captured.level == "op":
+        watched = () if settings.time_limit_s is None else ("time_limit_s",)
+        tried = orders(planner, (*settings.options, *watched))
+
+    def plan_in(order: dict[str, Any]) -> Plan:
         search = _search_of(planner, {**options, **order}, settings, captured.workload)
-        plan = _beside_states(captured, search(budget_bytes), budget_bytes, search)
-        found = plan if found is None or _is_better(plan, found) else found
-        if found.schedule is not None:
-            break
-    assert found is not None
-    return found
+        return _beside_states(captured, search(budget_bytes), budget_bytes, search)
 
-
-def _orders(captured: CapturedStep, settings: Settings, planner: str) -> list[dict[str, Any]]:
-    """Options for the orders of first runs that are searched, one after the other until one fits.
-
-    The groups of a compiled step may come in any order, so that the gradient of a weight can wait
-    until there is room for it. Where that is not found to fit, the order of the trace may be.
-    """
-    free = settings.compile and captured.level == "op" and planner in _FREE_PLANNERS
-    if not free or not _ORDERED.isdisjoint(settings.options):
-        return [{}]
-    return [{"order": "free"}, {}] if settings.time_limit_s is None else [{"order": "free"}]
-
-
-def _nearer_the_trace(workload: Chain | Graph, plan: Plan) -> Plan:
-    """`plan` with first runs moved back as far as its peak stays."""
-    if plan.schedule is None or not isinstance(workload, Graph):
-        return plan
-    runs = nearer_the_trace(workload, plan.schedule.bind(workload).tolist())
-    return make_plan(
-        workload,
-        plan.budget_bytes,
-        Schedule(workload.op_names, runs),
-        planner=plan.planner,
-        options=plan.options,
-        lower_bound_s=plan.lower_bound_s,
-        bound_scope=plan.bound_scope,
-        least=plan.least,
-        seed=plan.seed,
-        setting=plan.setting,
-        search=plan.search,
-    )
+    return first_that_fits(plan_in, tried)
 
 
 def _search_of(
@@ -169,7 +135,7 @@ def _search_of(
     def search(budget_bytes: int) -> Plan:
         plan = asked(budget_bytes)
         # Before anything is counted beside the schedule, which is the one that runs.
-        return _nearer_the_trace(workload, plan) if is_compiled_freely else plan
+        return back_in_the_trace(workload, plan) if is_compiled_freely else plan
 
     return search
 
@@ -308,7 +274,7 @@ def _taken_apart(
         if narrower is None:
             break
         step, last = narrower, plan_captured(narrower, budget_bytes, settings)
-        if _is_better(last, plan):
+        if is_better(last, plan):
             captured, plan = step, last
         elif plan.schedule is not None:
             break
@@ -318,19 +284,6 @@ def _taken_apart(
 def _repeats_much(captured: CapturedStep, plan: Plan) -> bool:
     assert plan.makespan_s is not None
     return plan.makespan_s > (1 + _MUCH_REPEATED) * captured.store_all_s
-
-
-def _is_better(plan: Plan, other: Plan) -> bool:
-    if plan.makespan_s is None or other.makespan_s is None:
-        return other.makespan_s is None and (
-            plan.makespan_s is not None or _least(plan) < _least(other)
-        )
-    return plan.makespan_s < other.makespan_s
-
-
-def _least(plan: Plan) -> int:
-    found = plan.min_feasible_bytes
-    return UNLIMITED_BYTES if found is None else found
 
 
 def _feasible(captured: CapturedStep, plan: Plan, settings: Settings) -> Plan:

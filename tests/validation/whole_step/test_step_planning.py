@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from schedsim.validation.compiled import any_order  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.whole_step import step_planning  # noqa: E402
 from torch import nn  # noqa: E402
@@ -76,12 +77,12 @@ def test_a_plan_in_any_order_goes_back_to_the_trace_where_its_peak_stays():
     graph = schedsim.Graph("branches", tuple(ops), results=tuple(f"b{k}" for k in range(3)))
     shuffled = schedsim.Schedule(graph.op_names, [0, 5, 1, 3, 4, 6, 2])
     plan = make_plan(graph, 100, shuffled, planner="local_search", seed=3, lower_bound_s=7.0)
-    found = step_planning._nearer_the_trace(graph, plan)
+    found = any_order.back_in_the_trace(graph, plan)
     assert found.schedule == schedsim.Schedule.store_all(graph)
     assert found.peak_bytes == schedsim.simulate(graph, found.schedule).peak_bytes < plan.peak_bytes
     assert (found.makespan_s, found.seed, found.status) == (7.0, 3, "optimal")
     refused = make_plan(graph, 100, None, planner="local_search")
-    assert step_planning._nearer_the_trace(graph, refused) is refused
+    assert any_order.back_in_the_trace(graph, refused) is refused
 
 
 def test_what_is_counted_beside_a_compiled_plan_is_of_the_schedule_that_runs(
@@ -89,7 +90,7 @@ def test_what_is_counted_beside_a_compiled_plan_is_of_the_schedule_that_runs(
 ):
     """As are copies of buffers that it keeps: first runs go back to the trace before."""
     moved, counted = [], []
-    nearer, beside = step_planning._nearer_the_trace, step_planning._beside_states
+    nearer, beside = step_planning.back_in_the_trace, step_planning._beside_states
 
     def noted(workload, plan):
         moved.append(nearer(workload, plan))
@@ -99,7 +100,7 @@ def test_what_is_counted_beside_a_compiled_plan_is_of_the_schedule_that_runs(
         counted.append(plan)
         return beside(captured, plan, *more)
 
-    monkeypatch.setattr(step_planning, "_nearer_the_trace", noted)
+    monkeypatch.setattr(step_planning, "back_in_the_trace", noted)
     monkeypatch.setattr(step_planning, "_beside_states", seen)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(64, 8)
     made = functools.partial(

@@ -500,11 +500,10 @@ class PlannedPart:
 
 
 def _given_to_the_end(graph: Graph, seed_name: str, but: Container[str] = ()) -> Graph:
-    """`graph` with what its op `seed_name` writes, `but` some, read by the last op, too."""
-    given, last = graph.ops[graph.op_index(seed_name)].writes, graph.ops[-1]
-    held = [name for name in given if name not in last.reads and name not in but]
-    reads = (*last.reads, *held)
-    return replace(graph, ops=(*graph.ops[:-1], replace(last, reads=reads)))
+    """`graph` with what its op `seed_name` writes, `but` some, there to the end."""
+    given = graph.ops[graph.op_index(seed_name)].writes
+    held = [name for name in given if name not in graph.results and name not in but]
+    return replace(graph, results=(*graph.results, *held))
 
 
 def _resized(graph: Graph, tensor_bytes: Bytes, workspace_bytes: Bytes) -> Graph:

@@ -18,6 +18,7 @@ from ...compiled.compile_step import (
     without_gradients_where_it_works,
 )
 from ...compiled.group_sizes import GroupSize
+from ...compiled.halves import keep_halves
 from ...costs.lent_tensors import lending
 from ...guards.backward_place import BackwardAutocast
 from ...op_level.random_replay import RandomReplay
@@ -98,6 +99,8 @@ class TracedPart(PlannedPart):
             program = joint.program
             if compiled:
                 program = fused_where_it_works(program, name, session.groups)
+        if compiled:
+            keep_halves(program, {joint.inputs[i] for i in joint.doubted})
         super().__init__(joint, program, name, session.options.keep, lacking)
         self.session, self.group_size = session, group_size
         self.is_followed = False

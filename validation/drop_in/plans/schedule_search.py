@@ -12,6 +12,8 @@ from schedsim.plans.least_budget import LeastBudget
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
+from ...compiled.any_order import back_in_the_trace, first_that_fits, orders
+from ...ranks.members import has_ranks
 from ..drop_in_options import DropInOptions
 from .known_steps import KnownSteps
 from .ordered_line import OrderedLine, least_budget
@@ -28,7 +30,11 @@ _QUICK_EFFORT = 0.03
 
 
 class ScheduleSearch:
-    """Searches by the planner and the effort that the user chose."""
+    """Searches by the planner and the effort that the user chose.
+
+    First runs of compiled groups may come in any order. Of several ranks they keep the trace's:
+    buckets of gradients are averaged as they come, on all ranks in one order.
+    """
 
     def __init__(self, options: DropInOptions) -> None:
         self._options = options
@@ -40,7 +46,16 @@ class ScheduleSearch:
             options["effort"] = max(0.2, share * self._options.effort)
             if self._options.time_limit_s is not None:
                 options["time_limit_s"] = self._options.time_limit_s
-        return try_plan(workload, max(1, budget_bytes), self._options.planner, **options)
+        tried: list[dict[str, Any]] = [{}]
+        if self._options.compile and not has_ranks():
+            tried = orders(self._options.planner, options)
+
+        def plan_in(order: dict[str, Any]) -> Plan:
+            more = {**options, **order}
+            plan = try_plan(workload, max(1, budget_bytes), self._options.planner, **more)
+            return back_in_the_trace(workload, plan) if order else plan
+
+        return first_that_fits(plan_in, tried)
 
     def search_long(self, workload: Graph, budget_bytes: int, share: float) -> Plan:
         """Search as `search` does, and longer before the step is refused without a proof."""

@@ -13,7 +13,7 @@ from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.drop_in.parts import planned_part  # noqa: E402
 from torch.utils._python_dispatch import _get_current_dispatch_mode  # noqa: E402
 
-from schedsim import Schedule, simulate  # noqa: E402
+from schedsim import Graph, Op, Schedule, simulate  # noqa: E402
 
 
 def stacked(x, weight):
@@ -103,3 +103,19 @@ def test_given_gradients_that_torch_holds_are_counted_to_the_end(monkeypatch):
         last[held] = simulate(part.graph, Schedule.store_all(part.graph)).memory_bytes[-1]
     assert last[True] == last[False] + given
     torch._dynamo.reset()
+
+
+def test_given_gradients_are_there_to_the_end_in_whatever_order_ops_run():
+    graph = Graph(
+        "part",
+        (
+            Op("outside", reads=(), writes={"given": 10, "lacking": 5}, time_s=1.0),
+            Op("one", reads=("given",), writes={"a": 1}, time_s=1.0),
+            Op("last", reads=("given",), writes={"b": 1}, time_s=1.0),
+        ),
+        results=("a", "b"),
+    )
+    held = planned_part._given_to_the_end(graph, "outside", ["lacking"])
+    for names in (["outside", "one", "last"], ["outside", "last", "one"]):
+        memory = simulate(held, Schedule.from_names(names)).memory_bytes
+        assert memory[-1] == 12

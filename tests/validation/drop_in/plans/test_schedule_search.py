@@ -15,7 +15,7 @@ from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.plans import schedule_search  # noqa: E402
 
-from schedsim import Chain  # noqa: E402
+from schedsim import Chain, Graph, Op, Schedule  # noqa: E402
 from schedsim.api import try_plan  # noqa: E402
 from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 from schedsim.plans.least_budget import LeastBudget  # noqa: E402
@@ -49,6 +49,38 @@ def test_a_search_that_finds_nothing_goes_on_before_the_budget_is_refused(late, 
     refuted = search.search_long(chain, 1, 1.0)
     assert refuted.least.refutes(1)
     assert len(efforts) == 1
+
+
+def test_groups_of_compiled_parts_come_in_any_order_where_there_are_no_other_ranks(monkeypatch):
+    """Ranks average buckets of gradients as they come; ops of uncompiled parts keep the trace's."""
+    asked = []
+
+    def noted(workload, budget_bytes, planner, *, order="fixed", **options):
+        asked.append(order)
+        return try_plan(workload, budget_bytes, planner, order=order, **options)
+
+    ops = [Op("x", writes={"x": 1}, time_s=1.0)]
+    for k in range(3):
+        ops += [
+            Op(f"large{k}", reads=("x",), writes={f"a{k}": 10}, time_s=1.0),
+            Op(f"small{k}", reads=(f"a{k}",), writes={f"b{k}": 1}, time_s=1.0),
+        ]
+    graph = Graph("branches", tuple(ops), results=tuple(f"b{k}" for k in range(3)))
+    monkeypatch.setattr(schedule_search, "try_plan", noted)
+
+    def orders(budget_bytes, compiles):
+        asked.clear()
+        options = DropInOptions(budget=10**6, effort=0.2, compile=compiles)
+        plan = schedule_search.ScheduleSearch(options).search(graph, budget_bytes, 1.0)
+        if plan.schedule is not None:
+            assert plan.schedule == Schedule.store_all(graph)  # nothing moves for nothing
+        return asked
+
+    assert orders(10**6, compiles=True) == ["free"]
+    assert orders(5, compiles=True) == ["free", "fixed"]
+    assert orders(10**6, compiles=False) == ["fixed"]
+    monkeypatch.setattr(schedule_search, "has_ranks", lambda: True)
+    assert orders(10**6, compiles=True) == ["fixed"]
 
 
 @pytest.mark.slow

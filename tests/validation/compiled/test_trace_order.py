@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from schedsim.validation.whole_step.trace_order import nearer_the_trace
+from schedsim.validation.compiled.trace_order import nearer_the_trace
 
 from schedsim import Graph, Op, Schedule, simulate
 
