@@ -18,6 +18,7 @@ from math import inf
 from typing import Any
 
 from ..checks.checked_arguments import checked
+from ..checks.cluster_flags import flag_of
 from ..errors import SchedsimError
 from ..units import format_bytes_short, parse_bytes
 from ..workloads.architecture import Architecture
@@ -27,6 +28,7 @@ from .fabric import Fabric, check_network, get_fabric
 from .facade import split_options, with_libraries
 from .kept_names import without_host
 from .launch_settings import check_framework, has_order, plain_policies
+from .narrowed_space import narrowings
 from .prediction import ClusterPrediction, check_device
 from .rank_memory import (
     RankMemory,
@@ -39,7 +41,7 @@ from .recompute_ladder import PLAIN, RecomputeLadder, setting
 from .search_space import SearchSpace, StepSettings, spread
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
-from .training import Training, flag_of
+from .training import Training
 
 EFFORT_LAYERS = 1000
 """Layers x micro-batches that are simulated for one unit of effort: about a second on one core.
@@ -75,6 +77,8 @@ class ClusterChoice:
         What keeps the step from being faster, in words.
     least_bytes
         If nothing fits, the least bytes found that a step reserves: with such a budget, one fits.
+    narrowed
+        What settings that were given leave of the space, a line for each that takes something out.
     """
 
     best: ClusterPrediction | None
@@ -84,6 +88,7 @@ class ClusterChoice:
     num_simulated: int
     binds: str
     least_bytes: int | None
+    narrowed: tuple[str, ...] = ()
 
     @property
     def optimal(self) -> bool:
@@ -503,6 +508,7 @@ def choose(
         tried,
         _binds(best_s, faster, budget_bytes),
         None if predictions or leanest is None else leanest.reserved_bytes,
+        narrowings(space, model, fabric),
     )
 
 
