@@ -110,10 +110,10 @@ def measure(args: argparse.Namespace) -> None:
             continue
         graph = schedsim.load(args.graphs / f"{pair['graph']}.json")
         assert isinstance(graph, Graph)
-        for column, _, _ in COLUMNS:
+        for column, planner, _ in COLUMNS:
             if args.planners and column not in args.planners.split(","):
                 continue
-            for seed in range(args.seeds if column == "auto" else 1):
+            for seed in range(args.seeds if planner == "auto" else 1):
                 if (pair["graph"], pair["budget_fraction"], column, seed) in done:
                     continue
                 if column not in warmed:  # kernels are compiled outside the times

@@ -252,6 +252,34 @@ def draw(folder: Path, figure: Callable[[Figure, Instances], None], instances: I
         plt.close(page)
 
 
+def published(
+    *,
+    what: str,
+    claimed: float,
+    ours: float,
+    share: float,
+    unit: str = "",
+    seen: Seen = "text",
+    why: str = "",
+) -> Claim:
+    """A published number, of which a prediction may be off by a `share`; `why`, if it is more.
+
+    >>> published(what="step", claimed=2.0, ours=2.2, share=0.15, why="not said here").why
+    ''
+    >>> published(what="step", claimed=2.0, ours=2.4, share=0.15, why="unknown").why
+    'unknown'
+    """
+    return Claim(
+        what=what,
+        claimed=round(claimed, 2),
+        ours=ours,
+        unit=unit,
+        within=share * claimed,
+        seen=seen,
+        why=why if abs(ours / claimed - 1) > share else "",
+    )
+
+
 def taken_together(rows: Iterable[tuple[str, float, float]]) -> Iterator[Claim]:
     """Checks of ours, of the rows of a source taken together.
 

@@ -6,10 +6,12 @@ two neighbours among its writes and reads one says whether it is kept from the o
 1. a run reads what is kept until then;
 2. what is kept behind a run was written by it, or kept until then;
 3. an instance ends before it is written again;
-4. at every run, what is kept and what is written fits, with the run's workspace.
+4. at every run, what is kept and what is written fits, with the run's workspace;
+5. an output takes over the storage of an input, unless both are there: where the input is kept
+   behind the run.
 
-So memory is exact at all runs, repeated ones too, where no output takes over storage and none is
-optional; otherwise the program charges more than the simulator.
+So memory is exact at all runs, repeated ones too, where no output is optional; otherwise the
+program charges more than the simulator.
 """
 
 from __future__ import annotations
@@ -42,10 +44,14 @@ class MergedModel:
     most : (rows,)
     cost, lb, ub : (variables,)
     op : (variables,)
-        The op of a run, and the producer of what is kept; -1 for the graph's inputs.
+        The op of a run, and the producer of what is kept; -1 for the graph's inputs, and for what
+        follows from the others.
     events
         Tensors, places, and whether it is a write, of all writes and reads by tensor and place; and
         the variable of what is kept from there to the next, -1 where there is no next.
+    shared : (2, variables that are left)
+        The last variables are 1 where both of these two are: an op runs, and an input whose storage
+        an output may take over is kept behind it.
     """
 
     runs: Ints
@@ -56,6 +62,7 @@ class MergedModel:
     ub: Floats
     op: Ints
     events: tuple[Ints, Ints, Bools, Ints]
+    shared: Ints
 
     @classmethod
     def of(cls, graph: Graph, budget_bytes: int, runs: Ints) -> MergedModel:
@@ -110,7 +117,20 @@ class MergedModel:
         value.append(arrays.op_workspace_bytes[runs] / unit)
         most.append(np.full(num, (budget_bytes - graph.static_bytes) / unit))
 
-        total = num + goes_on.size
+        taker, source = _takers(graph, runs, tensor, place, written)
+        less = np.minimum(arrays.tensor_bytes[tensor[taker]], arrays.tensor_bytes[tensor[source]])
+        row.append(begun + place[taker])
+        column.append(place[taker])
+        value.append(-less / unit)
+        both = np.flatnonzero(kept[source] >= 0)
+        shared = np.stack([place[taker[both]], kept[source[both]]])
+        also = num + goes_on.size + np.arange(both.size)
+        row.append(begun + shared[0])
+        column.append(also)
+        value.append(less[both] / unit)
+        add(both.size, 1.0, (shared[0], 1.0), (shared[1], 1.0), (also, -1.0))
+
+        total = num + goes_on.size + both.size
         first = np.zeros(num, dtype=np.bool_)
         first[np.unique(runs, return_index=True)[1]] = True
         lb, cost = np.zeros(total), np.zeros(total)
@@ -129,8 +149,11 @@ class MergedModel:
             cost=cost,
             lb=lb,
             ub=np.ones(total),
-            op=np.concatenate([runs, arrays.tensor_producer[tensor[goes_on]]]),
+            op=np.concatenate(
+                [runs, arrays.tensor_producer[tensor[goes_on]], np.full(both.size, -1)]
+            ),
             events=(tensor, place, written, kept),
+            shared=shared,
         )
 
     def point(self, used: Bools) -> Floats:
@@ -138,6 +161,7 @@ class MergedModel:
         x = np.zeros(self.cost.size)
         x[: used.size] = used
         _keep(x, used, *self.events)
+        x[x.size - self.shared.shape[1] :] = x[self.shared].min(axis=0)
         return x
 
     def fits(self, x: Floats) -> bool:
@@ -167,8 +191,8 @@ def _events(graph: Graph, runs: Ints) -> tuple[Ints, Ints, Bools]:
     arrays, num = graph.arrays, runs.size
     read_at, read = _spread(arrays.read_start, arrays.read_tensor, runs)
     write_at, write = _spread(arrays.write_start, arrays.write_tensor, runs)
-    given = np.intersect1d(np.flatnonzero(arrays.tensor_producer < 0), read)
-    results = np.flatnonzero(arrays.tensor_result & (arrays.tensor_producer >= 0))
+    results = np.flatnonzero(arrays.tensor_result)
+    given = np.intersect1d(np.flatnonzero(arrays.tensor_producer < 0), np.append(read, results))
     tensor = np.concatenate([given, write, read, results])
     place = np.concatenate(
         [np.full(given.size, -1), write_at, read_at, np.full(results.size, num)]
@@ -176,6 +200,20 @@ def _events(graph: Graph, runs: Ints) -> tuple[Ints, Ints, Bools]:
     written = np.arange(tensor.size) < given.size + write.size
     order = np.lexsort((place, tensor))
     return tensor[order], place[order], written[order]
+
+
+def _takers(
+    graph: Graph, runs: Ints, tensor: Ints, place: Ints, written: Bools
+) -> tuple[Ints, Ints]:
+    """The events of outputs that may take over storage, and those of the reads of that storage."""
+    takes = np.where(graph.arrays.tensor_optional, -1, graph.arrays.tensor_takes_over)
+    taker = np.flatnonzero(written & (place >= 0) & (takes[tensor] >= 0))
+    wide = runs.size + 2
+    at = np.flatnonzero(~written)
+    where = np.searchsorted(
+        tensor[at] * wide + place[at], takes[tensor[taker]] * wide + place[taker]
+    )
+    return taker, at[where]
 
 
 def _spread(start: Ints, items: Ints, runs: Ints) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _claims import Claim, Instances, Source, load_runs, main, taken_together
+from _claims import Claim, Instances, Source, load_runs, main, published, taken_together
 
 from schedsim.clusters import Training, get_architecture, get_fabric, predict
 from schedsim.clusters.facade import split_options, whole_degrees, with_libraries
@@ -35,39 +35,23 @@ def predicted(group: str, index: int) -> Any:
     return predict(model, whole_degrees(None, degrees), Training(**settings), fabric)
 
 
-def _why(name: str, error: float, within: float) -> str:
-    """The reason of a difference, where there is one."""
-    return _RUNS.MISSES[name] if abs(error) > within else ""
-
-
 def claims(instances: Instances) -> Iterator[Claim]:
     memory, time = [], []
     for group, runs in GROUPS.items():
         for k, run in enumerate(runs):
-            found = predicted(group, k)
+            found, why = predicted(group, k), _RUNS.MISSES.get(run.name, "")
             if run.gib is not None:
                 ours = found.reserved_bytes / 2**30
                 memory.append(abs(ours / run.gib - 1))
-                yield Claim(
-                    what=f"{group}: {run.name}, reserved",
-                    claimed=run.gib,
-                    ours=ours,
-                    unit="GiB",
-                    within=MEMORY * run.gib,
-                    seen="text",
-                    why=_why(run.name, ours / run.gib - 1, MEMORY),
+                what = f"{group}: {run.name}, reserved"
+                yield published(
+                    what=what, claimed=run.gib, ours=ours, share=MEMORY, unit="GiB", why=why
                 )
             if run.tokens is not None:
                 ours = found.tokens_per_device_s
                 time.append(abs(run.tokens / ours - 1))
-                yield Claim(
-                    what=f"{group}: {run.name}, tokens per second and device",
-                    claimed=round(run.tokens, 2),
-                    ours=ours,
-                    within=TIME * run.tokens,
-                    seen="text",
-                    why=_why(run.name, ours / run.tokens - 1, TIME),
-                )
+                what = f"{group}: {run.name}, tokens per second and device"
+                yield published(what=what, claimed=run.tokens, ours=ours, share=TIME, why=why)
     share = sum(error <= TIME for error in time) / len(time)
     yield from taken_together(
         (

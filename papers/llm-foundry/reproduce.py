@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _claims import Claim, Instances, Source, load_runs, main, taken_together
+from _claims import Claim, Instances, Source, load_runs, main, published, taken_together
 
 import schedsim
 
@@ -46,13 +46,8 @@ def claims(instances: Instances) -> Iterator[Claim]:
                 ours = found.tokens_per_device_s
                 errors[table].append(abs(run.tokens / ours - 1))
                 fit.append(found.reserved_bytes < CAPACITY)
-                yield Claim(
-                    what=f"{device}: {run.name}, tokens per second and device",
-                    claimed=run.tokens,
-                    ours=ours,
-                    within=TIME * run.tokens,
-                    seen="text",
-                )
+                what = f"{device}: {run.name}, tokens per second and device"
+                yield published(what=what, claimed=run.tokens, ours=ours, share=TIME)
     yield Claim(
         what="rows whose micro-batch is predicted to fit, of those that ran",
         claimed=len(fit),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _claims import Claim, Instances, Source, load_runs, main, taken_together
+from _claims import Claim, Instances, Source, load_runs, main, published, taken_together
 
 import schedsim
 
@@ -39,22 +39,20 @@ def claims(instances: Instances) -> Iterator[Claim]:
     for k, run in enumerate(_RUNS.RUNS):
         claimed = run.in_use_bytes / 2**30
         errors.append(abs(_last_gib(k) / claimed - 1))
-        yield Claim(
-            what=f"{run.name}: in use on the last rank",
-            claimed=round(claimed, 2),
+        what = f"{run.name}: in use on the last rank"
+        yield published(
+            what=what,
+            claimed=claimed,
             ours=_last_gib(k),
+            share=MEMORY,
             unit="GiB",
-            within=MEMORY * claimed,
             seen="code",
             why=run.why,
         )
         if run.seconds is not None:
-            yield Claim(
-                what=f"{run.name}: seconds of an iteration",
-                claimed=run.seconds,
-                ours=predicted(k).step_s,
-                within=TIME * run.seconds,
-                seen="code",
+            what = f"{run.name}: seconds of an iteration"
+            yield published(
+                what=what, claimed=run.seconds, ours=predicted(k).step_s, share=TIME, seen="code"
             )
     together = (("median", 5, statistics.median(errors)), ("worst", 12, max(errors)))
     yield from taken_together(

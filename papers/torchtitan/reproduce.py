@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _claims import Claim, Instances, Source, load_runs, main, taken_together
+from _claims import Claim, Instances, Source, load_runs, main, published, taken_together
 
 import schedsim
 
@@ -63,35 +63,18 @@ def claims(instances: Instances) -> Iterator[Claim]:
         if run.gib is not None:
             ours = found.reserved_bytes / 2**30
             memory.append(abs(ours / run.gib - 1))
-            yield Claim(
-                what=f"{group}: {run.name}, reserved",
-                claimed=round(run.gib, 2),
-                ours=ours,
-                unit="GiB",
-                within=MEMORY * run.gib,
-                seen="text",
-                why=run.memory_why if abs(ours / run.gib - 1) > MEMORY else "",
+            what = f"{group}: {run.name}, reserved"
+            yield published(
+                what=what, claimed=run.gib, ours=ours, share=MEMORY, unit="GiB", why=run.memory_why
             )
         if run.active_gib is not None:
-            yield Claim(
-                what=f"{group}: {run.name}, in use",
-                claimed=round(run.active_gib, 2),
-                ours=found.peak_bytes / 2**30,
-                unit="GiB",
-                within=MEMORY * run.active_gib,
-                seen="text",
-            )
+            ours, what = found.peak_bytes / 2**30, f"{group}: {run.name}, in use"
+            yield published(what=what, claimed=run.active_gib, ours=ours, share=MEMORY, unit="GiB")
         if run.tokens is not None:
             ours = found.tokens_per_device_s
             time.append(abs(run.tokens / ours - 1))
-            yield Claim(
-                what=f"{group}: {run.name}, tokens per second and device",
-                claimed=run.tokens,
-                ours=ours,
-                within=TIME * run.tokens,
-                seen="text",
-                why=run.why if abs(ours / run.tokens - 1) > TIME else "",
-            )
+            what = f"{group}: {run.name}, tokens per second and device"
+            yield published(what=what, claimed=run.tokens, ours=ours, share=TIME, why=run.why)
     signs = [(a > 0) == (b > 0) for _, a, b in orders()]
     runs, steps, pairs = f"{len(memory)} runs", f"{len(time)} runs", f"{len(signs)} pairs"
     right = sum(signs) / len(signs)

@@ -127,7 +127,7 @@ def _rows(options: WorkloadOptions) -> tuple[list[str], list[dict[str, Any]]]:
     for device in devices:
         asked = options.device or device.name
         built = build_workload(replace(options, device=asked))
-        lines = list(built.assumptions[:2])
+        lines = [*built.assumptions[:2], *built.assumptions[3:]]
         peak_bytes = store_all_peak(built.workload)
         row: dict[str, Any] = {
             "device": device.name,

@@ -4,7 +4,7 @@
   of keys needs no copy, as PyTorch then expands it in a view.
 - Attention is exact and fused (Dao et al. 2022): it keeps its inputs, its output and 4 bytes per
   row and head. Eager attention keeps its weight matrix. Half of each product is computed, as no
-  token sees a later one.
+  token sees a later one. Where some layers have a window, each layer takes the mean of all.
 - Over context-parallel ranks keys and values are gathered for each attention. Their gradients are
   reduce-scattered (Dubey et al. 2024, section 3.3.2), or with FSDP2 go round in PyTorch's ring.
 """
@@ -208,13 +208,14 @@ class AttentionWriter(BlockWriter):
         return self._turned(query, "q.turned"), key, value
 
     def _mix(self, query: str, key: str, value: str) -> str:
-        tape, sizes, training = self.tape, self.model.attention, self.training
+        tape, model, training = self.tape, self.model, self.training
+        sizes = model.attention
         t, c = self.degrees.tensor, self.degrees.context
         heads = sizes.num_heads // t
         rows = self.tokens * heads
         made = rows * sizes.value * ELEMENT
-        # Each row sees half of the sequence on average.
-        seen = training.seq / 2
+        # Eager attention computes the weights that a window leaves out, too.
+        seen = training.seq / 2 if training.eager_attention else model.seen_tokens(training.seq)
         product = 2.0 * rows * seen
         flops = product * (sizes.head_width + sizes.value)
         # A view of one head has a gradient for each head that reads it.

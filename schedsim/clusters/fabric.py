@@ -80,6 +80,8 @@ class Fabric:
         Seconds of the host for a kernel, launched by an op of PyTorch or by compiled code: 13.5 us
         for a matrix product of PyTorch on the host of a DGX H100 (github NVIDIA/TransformerEngine,
         issue 2053), 7 us for a kernel (github meta-pytorch/autoparallel, pull request 146).
+    processors
+        Streaming multiprocessors of the device.
     near_sending, far_sending
         Share of the device's processors that the kernel of a message holds, inside a node and
         between nodes (`schedsim.clusters.beside_messages`).
@@ -101,6 +103,7 @@ class Fabric:
     is_assumed: bool = False
     launch_s: float = 13.5e-6
     compiled_launch_s: float = 7e-6
+    processors: int = 132
     near_sending: float = 24 / 132
     far_sending: float = 16 / 132
     persistent: bool = False
@@ -356,6 +359,7 @@ def get_fabric(
         attention_share=_FLASH[flash] * flash_share(name),
         host_bytes_per_s=LINKS["pcie4" if name.startswith("a100") else "pcie5"].bytes_per_s,
         is_assumed=name not in _NODES,
+        processors=processors,
         near_sending=_NEAR_BLOCKS / processors,
         far_sending=_far_blocks(8, far_bytes_per_s) / processors,
         persistent=hopper,

@@ -17,9 +17,6 @@ from dataclasses import replace
 from .fabric import Fabric
 from .tape import RankOp
 
-PROCESSORS = 132
-"""Processors of an H100."""
-
 
 def with_hidden_exchange(
     forward: Sequence[RankOp], backward: Sequence[RankOp], fabric: Fabric, sending: int
@@ -65,6 +62,6 @@ def _added_s(ops: Sequence[RankOp], sent_s: float, fabric: Fabric, sending: int)
         if fabric.persistent and op.kind == "product":
             now_s += left_s + min(left_s, beside_s)
         else:
-            speed = 1 - sending / PROCESSORS
+            speed = 1 - sending / fabric.processors
             now_s += min(left_s / speed, left_s + beside_s * (1 - speed))
     return max(now_s, sent_s) - alone_s

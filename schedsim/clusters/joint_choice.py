@@ -18,6 +18,7 @@ from math import inf
 from typing import Any
 
 from ..checks.checked_arguments import checked
+from ..checks.cluster_flags import flag_of
 from ..errors import SchedsimError
 from ..units import format_bytes_short, parse_bytes
 from ..workloads.architecture import Architecture
@@ -27,6 +28,7 @@ from .fabric import Fabric, check_network, get_fabric
 from .facade import split_options, with_libraries
 from .kept_names import without_host
 from .launch_settings import check_framework, has_order, plain_policies
+from .narrowed_space import narrowings
 from .prediction import ClusterPrediction, check_device
 from .rank_memory import (
     RankMemory,
@@ -39,7 +41,7 @@ from .recompute_ladder import PLAIN, RecomputeLadder, setting
 from .search_space import SearchSpace, StepSettings, spread
 from .stages import rank_stages, split_stages
 from .step_bounds import StepBounds
-from .training import Training, flag_of
+from .training import Training
 
 EFFORT_LAYERS = 1000
 """Layers x micro-batches that are simulated for one unit of effort: about a second on one core.
@@ -75,6 +77,8 @@ class ClusterChoice:
         What keeps the step from being faster, in words.
     least_bytes
         If nothing fits, the least bytes found that a step reserves: with such a budget, one fits.
+    narrowed
+        What settings that were given leave of the space, a line for each that takes something out.
     """
 
     best: ClusterPrediction | None
@@ -84,6 +88,7 @@ class ClusterChoice:
     num_simulated: int
     binds: str
     least_bytes: int | None
+    narrowed: tuple[str, ...] = ()
 
     @property
     def optimal(self) -> bool:
@@ -223,10 +228,29 @@ class _Search:
         A single simulation of time tells it; whether all ranks fit takes many.
         """
         least = without_host("/".join(candidate.least)).split("/")
-        if set(least) == {"none"}:
-            return False
-        training = replace(candidate.training, recompute=_of_ranks(least))
-        return self.step_s(candidate, training) >= best_s
+        return set(least) != {"none"} and self._demanded_s(candidate) >= best_s
+
+    def _demanded_s(self, candidate: StepSettings) -> float:
+        """Seconds of `candidate` with the recomputation that its memory bound demands."""
+        least = without_host("/".join(candidate.least)).split("/")
+        return self.step_s(candidate, replace(candidate.training, recompute=_of_ranks(least)))
+
+    def bounds_of(self, untried: list[StepSettings], best_s: float, effort: int) -> list[float]:
+        """Lower bounds of candidates that were not tried, which may be faster than `best_s`.
+
+        Those with the lowest bounds are simulated once each, with the least recomputation that
+        they need: a quarter of the effort.
+        """
+        found, most = [], EFFORT_LAYERS * effort // 4 + self.num_layers
+        for number, candidate in enumerate(sorted(untried, key=lambda one: one.bound_s)):
+            if candidate.bound_s >= best_s:
+                break
+            bound_s = candidate.bound_s
+            if best_s < inf and number < effort // 4 and self.num_layers < most:
+                bound_s = max(bound_s, self._demanded_s(candidate))
+            if bound_s < best_s:
+                found.append(bound_s)
+        return found
 
     def bounded(self, candidate: StepSettings) -> StepSettings | None:
         """`candidate` with the least time that its memory bound allows; ``None`` if none fits.
@@ -461,11 +485,12 @@ def choose(
     fitting: list[tuple[float, StepSettings, Training]] = []
     faster: tuple[float, StepSettings] | None = None
     left: list[float] = []
+    untried: list[StepSettings] = []
     for candidate in spread(able):
         if candidate.bound_s >= best_s:
             continue
         if tried >= effort or search.num_layers >= EFFORT_LAYERS * effort:
-            left.append(candidate.bound_s)
+            untried.append(candidate)
             continue
         tried += 1
         least_s = search.step_s(candidate, candidate.training)
@@ -486,6 +511,7 @@ def choose(
             left.append(found.bound_s)
         fitting.append((found.step_s, candidate, found.training))
         best_s = min(best_s, found.step_s)
+    left += search.bounds_of(untried, best_s, effort)
     leanest = None if fitting else search.leanest(every, effort)
     if leanest is not None and leanest.reserved_bytes <= budget_bytes:
         best_s = search.step_s(leanest.candidate, leanest.training)
@@ -503,6 +529,7 @@ def choose(
         tried,
         _binds(best_s, faster, budget_bytes),
         None if predictions or leanest is None else leanest.reserved_bytes,
+        narrowings(space, model, fabric),
     )
 
 

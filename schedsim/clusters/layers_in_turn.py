@@ -23,9 +23,9 @@ class LayerCosts:
     Of an offloaded layer, input and kept bytes on the device are 0, and `host_bytes` their sum. An
     input that its backward does not read counts 0 as well.
     `forward` and `backward` are spans where messages run beside computation; `computing_s` is
-    computation alone, forward and backward. `peak_bytes` is what
-    the layer's own tensors take at the peak of its backward, `peak_with_gradients` with those of
-    its weights.
+    computation alone, forward and backward, and `products_s` the matrix products in it.
+    `peak_bytes` is what the layer's own tensors take at the peak of its backward,
+    `peak_with_gradients` with those of its weights.
     """
 
     forward_s: float
@@ -33,6 +33,7 @@ class LayerCosts:
     forward: LayerSpan
     backward: LayerSpan
     computing_s: float
+    products_s: float
     input_bytes: int
     kept_bytes: int
     again: frozenset[str]
@@ -57,8 +58,12 @@ class LayersInTurn:
         Whether parameters are gathered at all.
     stays
         Whether they stay until the last micro-batch, before which gradients are summed.
-    sending
-        Share of the processors that what gathers and reduces holds.
+    averages
+        Whether what is reduced is averaged over replicas by the stream that reduces.
+    sending, all_sending
+        Share of the processors that what gathers and reduces holds; that of all messages together.
+    in_waves
+        Whether products run as one block for each processor.
     """
 
     layers: Sequence[LayerCosts]
@@ -67,7 +72,10 @@ class LayersInTurn:
     optimizer_s: float
     gathers: bool
     stays: bool
+    averages: bool = False
     sending: float = 0.0
+    all_sending: float = 0.0
+    in_waves: bool = False
 
     def least_s(self, num_micro: int) -> float:
         """Seconds of `num_micro` micro-batches and the optimizer."""
@@ -77,11 +85,16 @@ class LayersInTurn:
         """Computation, and what it loses to the kernels of messages: nothing is waited for.
 
         A second of a message that is waited for takes a second of the step, and one beside
-        computation at least the share of the processors that it holds.
+        computation at least the share of the processors that it holds. A product in waves loses at
+        least half of the seconds that are beside it: as much as it takes alone while it takes twice
+        as long, or the rest of a message, which is once beside its first blocks, and beside whose
+        last ones there may be as much of another. So messages cost least beside other computation,
+        which takes as much longer as they together hold.
         """
         ends, gathers = self.ends, 1 if self.stays else num_micro
         compute = num_micro * (ends.forward_s + ends.backward_s)
         compute += num_micro * sum(layer.computing_s for layer in self.layers)
+        products = num_micro * sum(layer.products_s for layer in self.layers)
         if not self.gathers:
             return compute
         compute += ends.unpack_s + ends.pack_s
@@ -92,7 +105,11 @@ class LayersInTurn:
             if self.stays and num_micro > 1:
                 compute += num_micro * unit.sum_s
             messages += (gathers + again) * unit.gather_s + gathers * unit.reduce_s
-        return compute + self.sending * messages
+            messages += gathers * self._average_s(unit)
+        if not self.in_waves or self.all_sending >= 1:
+            return compute + self.sending * messages
+        cheap = min(messages, (compute - products) / (1 - self.all_sending))
+        return compute + self.sending * cheap + max(self.sending, 0.5) * (messages - cheap)
 
     def _in_turn_s(self, num_micro: int) -> float:
         """Both streams, where computation loses nothing to messages."""
@@ -117,6 +134,10 @@ class LayersInTurn:
             compute = max(compute, link) + ends.pack_s
             link = compute + ends.reduce_s + ends.average_s
         return max(compute, link if self.gathers else 0.0)
+
+    def _average_s(self, unit: LayerOnce) -> float:
+        """Seconds that the stream that reduces averages the gradients of a layer."""
+        return unit.average_s if self.averages else 0.0
 
     def _forward(self, compute: float, link: float, fresh: bool) -> tuple[float, float]:
         """Where both streams are after the forward of all layers."""
@@ -145,7 +166,8 @@ class LayersInTurn:
                 compute += unit.sum_s
             if reduces:
                 compute = max(compute, reduced) + unit.pack_s
-                link = reduced = max(link, compute) + unit.reduce_s
+                reduced = max(link, compute) + unit.reduce_s
+                link = reduced + self._average_s(unit)
         return compute, link
 
 

@@ -86,7 +86,7 @@ class ClusterPrediction:
     @property
     def notes(self) -> tuple[str, ...]:
         """A line for what is assumed, and for each setting that this step does not follow."""
-        return (*self._assumed, *self._not_followed)
+        return (*self.model.notes, *self._assumed, *self._not_followed)
 
     @property
     def _assumed(self) -> tuple[str, ...]:

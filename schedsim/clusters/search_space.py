@@ -91,8 +91,8 @@ class SearchSpace:
         a
         sequence; there are at least as many micro-batches as stages.
         """
-        for degrees, training in self._every(model, fabric):
-            if self._refusal(model, degrees, training) is None:
+        for degrees, training in self.every(model, fabric):
+            if self.refusal(model, degrees, training) is None:
                 yield StepSettings(degrees, training)
 
     def check(self, model: Architecture, fabric: Fabric) -> None:
@@ -106,8 +106,8 @@ class SearchSpace:
                 hint="leave some of them out: the search chooses them",
             )
         first = None
-        for degrees, training in self._every(model, fabric):
-            found = self._refusal(model, degrees, training)
+        for degrees, training in self.every(model, fabric):
+            found = self.refusal(model, degrees, training)
             if found is None:
                 return
             first = first or found
@@ -116,7 +116,7 @@ class SearchSpace:
             hint="the data-parallel ranks must divide --global-batch",
         )
 
-    def _every(self, model: Architecture, fabric: Fabric) -> Iterator[tuple[Degrees, Training]]:
+    def every(self, model: Architecture, fabric: Fabric) -> Iterator[tuple[Degrees, Training]]:
         """Every choice, consistent or not."""
         for degrees in self._degrees(model, fabric):
             if self.global_batch % degrees.data == 0:
@@ -124,7 +124,8 @@ class SearchSpace:
                     yield degrees, training
 
     @staticmethod
-    def _refusal(model: Architecture, degrees: Degrees, training: Training) -> SchedsimError | None:
+    def refusal(model: Architecture, degrees: Degrees, training: Training) -> SchedsimError | None:
+        """Why a choice is not consistent; ``None`` where it is."""
         try:
             degrees.check(model)
             training.check(model, degrees)

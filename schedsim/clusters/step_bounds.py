@@ -129,7 +129,7 @@ class StepBounds:
         micro-batch begins with both streams where the one before has left them, which is always as
         far after its last backward but one.
         """
-        count = training.micro_batches(degrees)
+        count, units = training.micro_batches(degrees), UnitSeconds(degrees, training, self.fabric)
         plain = LayersInTurn(
             self._of_layers(degrees, training, stage, recompute),
             [self._layer_once(degrees, training, one) for one in stage.layers],
@@ -137,12 +137,26 @@ class StepBounds:
             optimizer_s(self.model, degrees, training, self.fabric, [stage]),
             gathers=training.state == "fsdp2",
             stays=training.zero_stage == 2,
+            averages=units.averages and not units.averages_apart,
             sending=self.fabric.sending(degrees.shards * degrees.tensor),
+            all_sending=self._all_sending(degrees),
+            in_waves=self.fabric.persistent,
         )
         found = plain.least_s(min(count, 3))
         if count > 3:
             found += (count - 3) * (found - plain.least_s(2))
         return found
+
+    def _all_sending(self, degrees: Degrees) -> float:
+        """Share of the processors that messages of all groups hold, if all are sent at once."""
+        groups = (
+            (degrees.shards, degrees.shards * degrees.tensor),
+            (degrees.replicate, degrees.num_devices),
+            (degrees.tensor, degrees.tensor),
+            (degrees.context, degrees.context * degrees.tensor),
+            (degrees.expert, degrees.expert * degrees.tensor),
+        )
+        return sum(self.fabric.sending(span) for ranks, span in groups if ranks > 1)
 
     def _end_seconds(self, degrees: Degrees, training: Training, stage: StageParts) -> EndSeconds:
         key = degrees, replace(training, recompute="none"), stage.embedding, stage.head
@@ -276,6 +290,11 @@ class StepBounds:
                 op_s(op, self.fabric)
                 for op in (*layer.forward, *backward)
                 if op.stream == "compute"
+            ),
+            sum(
+                op_s(op, self.fabric)
+                for op in (*layer.forward, *backward)
+                if op.stream == "compute" and op.kind == "product"
             ),
             0 if host or "x" not in read else layer.sizes["x"],
             0 if host else kept_bytes,

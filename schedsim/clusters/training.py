@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from ..checks.cluster_flags import flag_of
 from ..errors import SchedsimError
 from ..pipelines.orders import ORDERS
 from ..workloads.architecture import Architecture
@@ -431,24 +432,6 @@ def counted_layers(recompute: str) -> int:
     [1, 16, 5]
     """
     return sum(int(part.partition(":")[2] or 1) for part in recompute.split(","))
-
-
-_FLAGS = {
-    "num_micro_batches": "--micro-batches",
-    "num_chunks": "--chunks",
-    "zero_stage": "--zero",
-}
-
-
-def flag_of(name: str) -> str:
-    """The option of the command line that gives the setting `name`.
-
-    Examples
-    --------
-    >>> flag_of("num_chunks"), flag_of("loss_chunks")
-    ('--chunks', '--loss-chunks')
-    """
-    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
 
 
 def _at_least(name: str, value: object, least: int) -> None:

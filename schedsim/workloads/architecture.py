@@ -8,7 +8,7 @@ experts that every token passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,12 @@ class Architecture:
         before they are added (both in Gemma 2; the second alone in OLMo 2).
     logit_cap
         Whether logits pass a tanh, which keeps its output (as in Gemma 2).
+    window, num_windowed
+        Tokens that a token attends to at most in `num_windowed` of the layers; 0 for none.
     source
         The source of the sizes.
+    notes
+        A line for each thing of the source that is counted otherwise, or not at all.
 
     Examples
     --------
@@ -187,7 +191,10 @@ class Architecture:
     pre_norm: bool = True
     post_norm: bool = False
     logit_cap: bool = False
+    window: int = 0
+    num_windowed: int = 0
     source: str = ""
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def has_experts(self, layer: int) -> bool:
         """Whether layer `layer`, from 0, has experts."""
@@ -254,6 +261,23 @@ class Architecture:
         idle = 1 - self.experts.num_active / self.experts.num_routed
         routed = sum(self.routed_parameters(i) for i in range(self.num_layers))
         return self.num_parameters - round(routed * idle)
+
+    def seen_tokens(self, seq: int) -> float:
+        """Tokens that a token of a sequence attends to, the mean over tokens and layers.
+
+        Examples
+        --------
+        >>> from schedsim.workloads import get_architecture
+        >>> get_architecture("llama3-8b").seen_tokens(4096)
+        2048.0
+        >>> get_architecture("gpt-oss-20b").seen_tokens(4096)  # 128 in every second layer
+        1087.0
+        """
+        width = min(self.window, seq)
+        # The first tokens of a window see fewer, as those of a sequence do.
+        windowed = width - width**2 / (2 * seq)
+        share = self.num_windowed / self.num_layers
+        return share * windowed + (1 - share) * seq / 2
 
     def model_flops(self, seq: int) -> float:
         """Floating point operations of a training step per token, as MFU counts them.

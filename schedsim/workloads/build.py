@@ -11,9 +11,12 @@ from ..dataflow.graph import Graph
 from ..dataflow.variants import check_allowed
 from ..errors import SchedsimError
 from ..units import format_bytes
+from .architectures_by_name import get_architecture
 from .devices import Roofline, get_device
 from .diffusion import DiTConfig, SDXLConfig, dit_model, sdxl_model
 from .graph_variants import with_graph_variants
+from .hf_configs import PREFIX
+from .known_architectures import ARCHITECTURES
 from .language_model import LanguageModelConfig, language_model
 from .model_state import STATE_RULES, model_state_bytes, optimizer_of
 from .ops import ModelRecord, to_chain, to_graph
@@ -29,7 +32,10 @@ from .whisper import WhisperConfig, whisper_model
 
 @dataclass(frozen=True, slots=True)
 class BuiltWorkload:
-    """A workload, and its assumptions in words: first the model, then its state, then the times."""
+    """A workload, and its assumptions in words.
+
+    First the model, then its state, then the times, then what its formula does not count.
+    """
 
     workload: Chain | Graph
     assumptions: tuple[str, ...]
@@ -82,11 +88,26 @@ no embedding or head, static 0')
         variants_of = partial(stage_variants, allow=allow, dtype=config.dtype) if allow else None
         workload = to_chain(model, roofline, static_bytes=static_bytes, variants_of=variants_of)
     share = "" if efficiency == 1 else f" at {efficiency:.4g} of its peaks"
-    times = f"times: roofline of {device.name}{share} ({device.source})"
+    notes, windows = _notes(options, config)
+    times = f"times: roofline of {device.name}{share} ({device.source}){windows}"
     if options.times_path is not None:
         workload = with_measured_times(workload, options.times_path)
         times = f"times: measured, from {options.times_path}"
-    return BuiltWorkload(workload, (title, state, times))
+    return BuiltWorkload(workload, (title, state, times, *notes))
+
+
+def _notes(options: WorkloadOptions, config: ModelConfig) -> tuple[tuple[str, ...], str]:
+    """What a language model's formula leaves out: a line for each thing, and what of times."""
+    name = options.preset
+    if name is None or not isinstance(config, TransformerConfig | LanguageModelConfig):
+        return (), ""
+    if name not in ARCHITECTURES and not name.startswith(PREFIX):
+        return (), ""
+    model = get_architecture(name)
+    if not 0 < model.window < config.seq:
+        return model.notes, ""
+    window = f"its window of {model.window} tokens in {model.num_windowed} layers"
+    return model.notes, f", attention without {window}"
 
 
 def model_record(config: ModelConfig, *, split_layers: bool = False) -> ModelRecord:

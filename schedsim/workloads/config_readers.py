@@ -12,46 +12,8 @@ from typing import Any
 
 from ..errors import SchedsimError
 from .architecture import Architecture, AttentionSizes, ExpertSizes
-
-_MOST = 2**31
-
-
-class ConfigFields:
-    """Fields of a configuration, read strictly."""
-
-    def __init__(self, fields: Mapping[str, Any], name: str) -> None:
-        self.fields, self.name = fields, name
-
-    def number(self, *names: str, default: int | None = None) -> int:
-        for field in names:
-            value = self.fields.get(field)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise SchedsimError(f"{self.name}: {field} {value!r} is not a whole number")
-            if value > _MOST:
-                raise SchedsimError(f"{self.name}: {field} {value!r} is more than any model has")
-            return value
-        if default is None:
-            raise SchedsimError(f"{self.name}: {names[0]} is missing")
-        return default
-
-    def flag(self, field: str, default: bool) -> bool:
-        value = self.fields.get(field)
-        return default if value is None else bool(value)
-
-    def drops(self, field: str, default: float = 0.0) -> bool:
-        """Whether `field` is a share that is dropped at random."""
-        value = self.fields.get(field)
-        return bool(default if value is None else value)
-
-    def refuse(self, field: str, fine: Callable[[Any], bool], why: str) -> None:
-        value = self.fields.get(field)
-        if value is not None and not fine(value):
-            raise SchedsimError(f"{self.name}: {field} {value!r}: {why}")
-
-    def refuse_mlp_bias(self, field: str = "mlp_bias") -> None:
-        self.refuse(field, lambda value: not value, "an MLP with biases has no formula")
+from .config_fields import ConfigFields
+from .config_windows import with_windows
 
 
 def read_architecture(
@@ -83,11 +45,14 @@ def read_architecture(
     """
     inner = document.get("text_config")
     if isinstance(inner, Mapping):
-        outer = document.get("tie_word_embeddings")
         # As in transformers, the whole model's setting of a tied head overrides the language
         # model's.
-        ties = {} if outer is None else {"tie_word_embeddings": outer}
-        document = {"model_type": document.get("model_type"), **inner, **ties}
+        outer = {
+            field: document[field]
+            for field in ("tie_word_embeddings", "quantization_config")
+            if document.get(field) is not None
+        }
+        document = {"model_type": document.get("model_type"), **inner, **outer}
         name = f"{name}'s language model"
     kind = document.get("model_type")
     if not isinstance(kind, str) or kind not in READERS:
@@ -95,7 +60,9 @@ def read_architecture(
             f"{name}: a model_type of {kind!r} has no formula",
             hint=f"one of {', '.join(READERS)}; schedsim plan MODEL.py:build takes any model",
         )
-    return READERS[kind](ConfigFields({**document, **(changes or {})}, name))
+    fields = ConfigFields({**document, **(changes or {})}, name)
+    model = with_windows(READERS[kind](fields), kind, fields)
+    return replace(model, notes=fields.notes())
 
 
 def _heads(sizes: ConfigFields, **more: bool) -> AttentionSizes:
@@ -292,6 +259,7 @@ def _of_gpt_oss(sizes: ConfigFields) -> Architecture:
         sizes.number("intermediate_size"),
         bias=True,
     )
+    sizes.passed("experts_per_token")
     bias = sizes.flag("attention_bias", True)
     attention = _heads(sizes, bias=bias, output_bias=bias, sinks=True)
     return _model(sizes, attention, tied=False, experts=experts)
@@ -299,6 +267,9 @@ def _of_gpt_oss(sizes: ConfigFields) -> Architecture:
 
 def _of_deepseek(sizes: ConfigFields) -> Architecture:
     sizes.refuse("attention_bias", lambda value: not value, "latents with biases have no formula")
+    sizes.refuse_mlp_bias()
+    # Every head has keys of its own, as wide as its queries.
+    sizes.passed("head_dim", "num_key_value_heads", "qk_head_dim")
     plain, turned = sizes.number("qk_nope_head_dim"), sizes.number("qk_rope_head_dim")
     heads = sizes.number("num_attention_heads")
     attention = AttentionSizes(
@@ -315,6 +286,8 @@ def _of_deepseek(sizes: ConfigFields) -> Architecture:
 
 def _with_shared_experts(sizes: ConfigFields, attention: AttentionSizes) -> Architecture:
     """Dense layers, then layers with routed and shared experts, by DeepSeek's fields."""
+    why = "experts are in every layer from the first one on here"
+    sizes.refuse("moe_layer_freq", lambda value: value == 1, why)
     fields = "n_routed_experts", "num_experts_per_tok", "n_shared_experts"
     experts = _shared_experts(sizes, *fields)
     dense = sizes.number("first_k_dense_replace", default=0)
@@ -335,17 +308,19 @@ def _of_gemma(sizes: ConfigFields) -> Architecture:
 
 
 def _of_gemma2(sizes: ConfigFields) -> Architecture:
-    cap = sizes.fields.get("final_logit_softcapping", 30.0) is not None
+    cap = sizes.get("final_logit_softcapping", 30.0) is not None
     return replace(_of_gemma(sizes), post_norm=True, logit_cap=cap)
 
 
 def _of_gemma3(sizes: ConfigFields) -> Architecture:
     model = _model(sizes, _biased_heads(sizes, head_norm=True), tied=True, vocab=262208)
-    cap = sizes.fields.get("final_logit_softcapping") is not None
+    cap = sizes.get("final_logit_softcapping") is not None
     return replace(model, post_norm=True, logit_cap=cap)
 
 
 def _of_gpt2(sizes: ConfigFields) -> Architecture:
+    why = "attention to another sequence has no formula"
+    sizes.refuse("add_cross_attention", lambda value: not value, why)
     hidden = sizes.number("n_embd", "hidden_size")
     heads = sizes.number("n_head", "num_attention_heads")
     if not heads or hidden % heads:
@@ -398,6 +373,7 @@ READERS: dict[str, Callable[[ConfigFields], Architecture]] = {
     "gpt_oss": _of_gpt_oss,
     "deepseek_v2": _of_deepseek,
     "deepseek_v3": _of_deepseek,
+    "kimi_k2": _of_deepseek,
     "dots1": _of_dots1,
     "ernie4_5_moe": _of_ernie_moe,
     "glm4_moe": _of_glm4_moe,

@@ -79,14 +79,25 @@ def _gpt_oss(name: str, layers: int, experts: int) -> Architecture:
         ffn_width=2880,
         attention=AttentionSizes(64, 8, 64, bias=True, output_bias=True, sinks=True),
         experts=ExpertSizes(experts, 4, 2880, bias=True),
+        window=128,
+        num_windowed=layers // 2,
         source="OpenAI 2025, gpt-oss-120b & gpt-oss-20b model card, arXiv 2508.10925, table 1",
     )
 
 
 def _gemma3(
-    name: str, layers: int, hidden: int, heads: tuple[int, int, int], ffn: int, vocab: int = 262208
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: tuple[int, int, int],
+    ffn: int,
+    vocab: int = 262208,
+    window: int = 1024,
 ) -> Architecture:
-    """Four norms a layer, norms of queries and keys, the head tied; the language model alone."""
+    """Four norms a layer, norms of queries and keys, the head tied; the language model alone.
+
+    Every sixth layer sees the whole sequence.
+    """
     return Architecture(
         name=name,
         num_layers=layers,
@@ -96,6 +107,8 @@ def _gemma3(
         attention=AttentionSizes(*heads, head_norm=True),
         tied=True,
         post_norm=True,
+        window=window,
+        num_windowed=layers - layers // 6,
         source="Gemma Team 2025, Gemma 3 technical report, arXiv 2503.19786, as released; without "
         "its vision encoder",
     )
@@ -163,6 +176,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             (32, 8),
             14336,
             vocab=32000,
+            window=4096,
+            num_windowed=32,
             source="Jiang et al. 2023, Mistral 7B, arXiv 2310.06825, table 1",
         ),
         _qwen3("qwen3-0.6b", 28, 1024, (16, 8), 3072, tied=True),
@@ -175,7 +190,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         _qwen3("qwen3-235b-a22b", 94, 4096, (64, 4), 12288, ExpertSizes(128, 8, 1536)),
         _gpt_oss("gpt-oss-20b", 24, 32),
         _gpt_oss("gpt-oss-120b", 36, 128),
-        _gemma3("gemma3-1b", 26, 1152, (4, 1, 256), 6912, vocab=262144),
+        _gemma3("gemma3-1b", 26, 1152, (4, 1, 256), 6912, vocab=262144, window=512),
         _gemma3("gemma3-4b", 34, 2560, (8, 4, 256), 10240),
         _gemma3("gemma3-12b", 48, 3840, (16, 8, 256), 15360),
         _gemma3("gemma3-27b", 62, 5376, (32, 16, 128), 21504),

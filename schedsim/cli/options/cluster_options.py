@@ -9,87 +9,79 @@ from typing import Any
 
 import click
 
-# (flag, field of Degrees or Training, type, help)
-_OPTIONS: tuple[tuple[str, str, Any, str], ...] = (
-    ("--fsdp", "fsdp", int, "Ranks that shard parameters (FSDP); by default all that remain."),
-    ("--replicate", "replicate", int, "Replicas of each group of such ranks (HSDP)."),
-    ("--tensor", "tensor", int, "Tensor-parallel ranks, with sequence parallelism."),
-    ("--pipeline", "pipeline", int, "Ranks of the pipeline."),
-    ("--context", "context", int, "Ranks that split the sequence."),
-    ("--expert", "expert", int, "Ranks that split routed experts."),
-    ("--seq", "seq", int, "Tokens per sequence [8192]."),
-    ("--batch", "batch", int, "Sequences per data-parallel rank in a step [1]."),
+from ...checks.cluster_flags import flag_of
+
+# (field of Degrees or Training, type, help)
+_OPTIONS: tuple[tuple[str, Any, str], ...] = (
+    ("fsdp", int, "Ranks that shard parameters (FSDP); by default all that remain."),
+    ("replicate", int, "Replicas of each group of such ranks (HSDP)."),
+    ("tensor", int, "Tensor-parallel ranks, with sequence parallelism."),
+    ("pipeline", int, "Ranks of the pipeline."),
+    ("context", int, "Ranks that split the sequence."),
+    ("expert", int, "Ranks that split routed experts."),
+    ("seq", int, "Tokens per sequence [8192]."),
+    ("batch", int, "Sequences per data-parallel rank in a step [1]."),
     (
-        "--micro-batches",
         "num_micro_batches",
         int,
         "Micro-batches per step; by default one per stage.",
     ),
     (
-        "--schedule",
         "schedule",
         str,
         "Order of micro-batches: gpipe, 1f1b (default), interleaved or zero-bubble.",
     ),
-    ("--chunks", "num_chunks", int, "Stages on each device, for the interleaved order."),
+    ("num_chunks", int, "Stages on each device, for the interleaved order."),
     (
-        "--recompute",
         "recompute",
         str,
         "none, core, selective, full, keep=OP+OP; by layers: full:4,none:12; fit: what fits --mem.",
     ),
-    ("--zero", "zero_stage", int, "ZeRO stage: 3 gathers parameters twice a step, 2 once."),
-    ("--loss-chunks", "loss_chunks", int, "Parts in which the loss is computed."),
-    ("--torch", "torch", str, "Version of PyTorch that the ranks run, from 2.3 on [2.15]."),
+    ("zero_stage", int, "ZeRO stage: 3 gathers parameters twice a step, 2 once."),
+    ("loss_chunks", int, "Parts in which the loss is computed."),
+    ("torch", str, "Version of PyTorch that the ranks run, from 2.3 on [2.15]."),
     (
-        "--dispatcher",
         "dispatcher",
         str,
         "How tokens get to experts: alltoall (default), or deepep (once to each node).",
     ),
-    ("--uneven", "uneven", float, "Tokens of the fullest expert-parallel rank over the mean [1]."),
-    ("--state", "state", str, "Formats of the model state: fsdp2 (default), megatron or bf16."),
+    ("uneven", float, "Tokens of the fullest expert-parallel rank over the mean [1]."),
+    ("state", str, "Formats of the model state: fsdp2 (default), megatron or bf16."),
 )
-_SWITCHES: tuple[tuple[str, str, str], ...] = (
-    ("--compile", "compiled", "Layers are compiled."),
-    ("--float8", "float8", "Matrix products of the layers run in 8 bits."),
-    ("--compile-loss", "compiled_loss", "Compile the loss."),
-    ("--whole-experts", "whole_experts", "Keep experts whole on tensor-parallel ranks (ETP 1)."),
+_SWITCHES: tuple[tuple[str, str], ...] = (
+    ("compiled", "Layers are compiled."),
+    ("float8", "Matrix products of the layers run in 8 bits."),
+    ("compiled_loss", "Compile the loss."),
+    ("whole_experts", "Keep experts whole on tensor-parallel ranks (ETP 1)."),
     (
-        "--hidden-exchange",
         "hidden_exchange",
         "Exchange tokens of experts beside the computation of another micro-batch.",
     ),
-    ("--chunked-head", "chunked_head", "Compute head and loss chunk by chunk."),
-    ("--reduce-bf16", "reduce_bf16", "Reduce gradients in 16 bits (reduce_dtype of FSDP)."),
-    ("--separate-head", "separate_head", "Gather embedding and head separately."),
-    ("--fused-optimizer", "fused_optimizer", "Use an optimizer without temporary copies."),
+    ("chunked_head", "Compute head and loss chunk by chunk."),
+    ("reduce_bf16", "Reduce gradients in 16 bits (reduce_dtype of FSDP)."),
+    ("separate_head", "Gather embedding and head separately."),
+    ("fused_optimizer", "Use an optimizer without temporary copies."),
     (
-        "--eager-attention",
         "eager_attention",
         "Use attention that writes and keeps its weight matrix.",
     ),
     (
-        "--regather",
         "regather",
         "Run Megatron's layers: inputs gathered again in the backward, its fused kernels.",
     ),
     (
-        "--whole-sequence",
         "whole_sequence",
         "Keep the whole sequence on tensor-parallel ranks (no sequence parallelism).",
     ),
     (
-        "--overlap-tensor",
         "overlap_tensor",
         "Send parts of sequences beside products (Megatron's --tp-comm-overlap).",
     ),
     (
-        "--optimizer-in-backward",
         "optimizer_in_backward",
         "Apply each gradient in the backward, and free it at once.",
     ),
-    ("--expandable", "expandable", "Let the allocator's segments grow (expandable_segments)."),
+    ("expandable", "Let the allocator's segments grow (expandable_segments)."),
 )
 
 
@@ -130,9 +122,9 @@ def option_words(options: Mapping[str, Any]) -> list[str]:
     ['--tensor', '8', '--compile']
     """
     words: list[str] = []
-    for flag, name, _, _ in _OPTIONS:
-        words += [flag, str(options[name])] if name in options else []
-    return words + [flag for flag, name, _ in _SWITCHES if options.get(name)]
+    for name, _, _ in _OPTIONS:
+        words += [flag_of(name), str(options[name])] if name in options else []
+    return words + [flag_of(name) for name, _ in _SWITCHES if options.get(name)]
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,7 +140,7 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         network: float | None,
         **others: Any,
     ) -> Any:
-        known = {name for _, name, _, _ in _OPTIONS} | {name for _, name, _ in _SWITCHES}
+        known = {name for name, _, _ in _OPTIONS} | {name for name, _ in _SWITCHES}
         given = {name: others.pop(name) for name in known}
         # By identity: a number of 0 is refused where it is read, not left out as a switch is.
         options = {
@@ -158,10 +150,10 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(request=request, **others)
 
     made: Callable[..., Any] = wrapped
-    for flag, name, text in reversed(_SWITCHES):
-        made = click.option(flag, name, is_flag=True, help=text)(made)
-    for flag, name, kind, text in reversed(_OPTIONS):
-        made = click.option(flag, name, type=kind, help=text)(made)
+    for name, text in reversed(_SWITCHES):
+        made = click.option(flag_of(name), name, is_flag=True, help=text)(made)
+    for name, kind, text in reversed(_OPTIONS):
+        made = click.option(flag_of(name), name, type=kind, help=text)(made)
     made = click.option(
         "--network",
         type=float,

@@ -55,6 +55,7 @@ def search_document(choice: ClusterChoice) -> dict[str, Any]:
             "num_candidates": choice.num_candidates,
             "num_simulated": choice.num_simulated,
             "binds": choice.binds,
+            "narrowed": list(choice.narrowed),
             "runners_up": [one.document() for one in choice.runners_up],
         }
     }
@@ -67,6 +68,8 @@ def nothing_fits(choice: ClusterChoice, as_json: bool) -> int:
             {"schema": "schedsim.cluster/1", "best": None, "least_bytes": choice.least_bytes}
         )
     assert choice.least_bytes is not None
+    for line in choice.narrowed:
+        click.echo(f"note: {line}", err=True)
     least = f"{format_bytes(choice.least_bytes)} is the least found: --mem {_mib(choice)}MiB"
     if math.isinf(choice.lower_bound_s):  # no candidate is left
         click.echo(
@@ -99,6 +102,7 @@ def show_choice(choice: ClusterChoice, again: str) -> None:
     print_facts(
         [
             ("searched", f"{choice.num_candidates} candidates, {choice.num_simulated} simulated"),
+            *(("narrowed", line) for line in choice.narrowed),
             ("lower bound", f"{format_seconds(choice.lower_bound_s)} over them: {proven}"),
             ("binds", choice.binds),
             ("again", again),

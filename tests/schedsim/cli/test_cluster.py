@@ -134,6 +134,8 @@ def test_a_model_by_its_configuration(tmp_path, capsys):
         ({"use_bias": False}, "use_bias False"),
         ({"vocab_size": None}, "vocab_size is missing"),
         ({"num_hidden_layers": "four"}, "num_hidden_layers 'four' is not a whole number"),
+        ({"hidden_act": "sillu"}, "hidden_act 'sillu' has no formula"),
+        ({"sliding_window": 64, "layer_types": ["linear_attention"]}, "'linear_attention' has no"),
     ],
 )
 def test_a_configuration_that_has_no_formula_is_one_line(fields, says, tmp_path, capsys):
@@ -144,6 +146,19 @@ def test_a_configuration_that_has_no_formula_is_one_line(fields, says, tmp_path,
     assert says in captured.err
     assert captured.err.count("error:") == 1
     assert not captured.out
+
+
+def test_what_a_configuration_says_and_nothing_counts_is_told(tmp_path, capsys):
+    """In a line each, in JSON too."""
+    fields = {"quantization_config": {"quant_method": "fp8"}, "index_topk": 2048}
+    words = ["--devices", "8", "--seq", "512"]
+    asked = ["cluster", "--preset", f"hf:{config_file(tmp_path, **fields)}", *words]
+    assert run(asked) == 0
+    out = capsys.readouterr().out
+    assert "note: quantization_config is not used" in out
+    assert "note: of its config.json, what follows changes nothing here: index_topk" in out
+    assert run([*asked, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 2
 
 
 @pytest.mark.parametrize("option", sorted(CLUSTER))

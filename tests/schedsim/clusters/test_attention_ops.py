@@ -150,3 +150,22 @@ def test_flex_attention_takes_on_wide_heads_what_was_measured():
     for name, measured_ms in (("mixed", 9.80), ("mixed'", 28.08)):
         (op,) = ops(made, name)
         assert 1e3 * op.compute_s(fabric) == pytest.approx(measured_ms, rel=0.02)
+
+
+def test_windows_shorten_attention_and_keep_its_memory():
+    """By the mean over layers; eager attention computes what a window leaves out."""
+    model = get_architecture("gpt-oss-20b")
+    whole = replace(model, window=0, num_windowed=0)
+
+    def attention(of, **settings):
+        made, _ = layer(of, TOKENS, Degrees(), seq=TOKENS, **settings)
+        return made, [op for op in (*made.forward, *made.backward) if op.kind == "attention"]
+
+    (made, some), (plain, every) = attention(model), attention(whole)
+    share = model.seen_tokens(TOKENS) / (TOKENS / 2)
+    assert share == pytest.approx(0.5 + (2 * 128 / TOKENS - (128 / TOKENS) ** 2) / 2)
+    assert [one.flops for one in some] == [pytest.approx(share * one.flops) for one in every]
+    assert len(some) == 2
+    assert made.sizes == plain.sizes
+    eager = [attention(one, eager_attention=True)[1] for one in (model, whole)]
+    assert eager[0] == eager[1]

@@ -6,12 +6,13 @@ import pytest
 from cluster_layers import FABRIC, layer
 
 import schedsim
-from schedsim.clusters import Degrees, Training, get_architecture
+from schedsim.clusters import Degrees, Training, get_architecture, get_fabric
 from schedsim.clusters.hidden_exchange import with_hidden_exchange
 from schedsim.clusters.step_bounds import StepBounds
 from schedsim.clusters.tape import RankOp
 from schedsim.errors import SchedsimError
 
+OF_132 = replace(FABRIC, processors=132)
 STEP = {"seq": 4096, "state": "megatron", "compiled": True, "dispatcher": "alltoall"}
 
 
@@ -29,7 +30,7 @@ def test_what_the_computation_beside_it_does_not_hide_is_waited_for():
         *(_op("returned'", 2.5, "expert"), _op("e.gate'", 4.0), _op("arrived'", 2.5, "expert")),
         _op("mixed'", 3.0),
     ]
-    made = with_hidden_exchange(forward, backward, FABRIC, 33)
+    made = with_hidden_exchange(forward, backward, OF_132, 33)
     found = {op.name: op.link_s for ops in made for op in ops}
     # A quarter of what is sent beside computation is lost, unless the exchange is waited for.
     added = {"arrived": 0.625, "returned": 0.625, "returned'": 1.5, "arrived'": 0.625}
@@ -43,9 +44,17 @@ def test_products_of_hopper_run_in_two_waves_beside_an_exchange():
     forward = [_op("mixed", 1.0), _op("arrived", 2.5, "expert")]
     backward = [product, _op("arrived'", 0.0, "expert"), _op("mixed'", 3.0)]
     for persistent, added_s in ((True, 2.5), (False, 0.625)):
-        fabric = replace(FABRIC, persistent=persistent)
+        fabric = replace(OF_132, persistent=persistent)
         made, _ = with_hidden_exchange(forward, backward, fabric, 33)
         assert made[1].link_s == pytest.approx(added_s)
+
+
+def test_an_exchange_takes_a_share_of_the_device_s_own_processors():
+    """An A100 has 108, of which 27 are a quarter; they were taken for a fifth of an H100's."""
+    forward = [_op("mixed", 4.0), _op("arrived", 2.0, "expert"), _op("e.gate", 2.0)]
+    backward = [_op("e.gate'", 4.0), _op("arrived'", 2.0, "expert"), _op("mixed'", 4.0)]
+    made, _ = with_hidden_exchange(forward, backward, get_fabric("a100-80gb"), 27)
+    assert made[1].link_s == pytest.approx(2.0 * 27 / 108)
 
 
 def test_a_layer_without_experts_is_as_it_was():

@@ -111,6 +111,24 @@ def test_less_effort_says_what_it_does_not_know(tiny, monkeypatch):
 
 
 @pytest.mark.slow
+def test_candidates_that_are_left_are_simulated_for_their_bounds(tiny, monkeypatch):
+    """A quarter of the effort: the bound is higher, and no step of the whole space is faster."""
+    words = {"devices": 4, "global_batch": 8, "seq": 1024}
+    budgets = [3 * 10**8, 6 * 10**8]
+    whole = [choose("tiny", one, effort=1000, **words).best.step_s for one in budgets]
+    few = [choose("tiny", one, effort=8, **words).lower_bound_s for one in budgets]
+    assert all(bound <= best * (1 + 1e-12) for bound, best in zip(few, whole, strict=True))
+
+    def unsimulated(search, untried, best_s, effort):
+        return [one.bound_s for one in untried if one.bound_s < best_s]
+
+    monkeypatch.setattr(joint_choice._Search, "bounds_of", unsimulated)
+    plain = [choose("tiny", one, effort=8, **words).lower_bound_s for one in budgets]
+    assert all(one <= other for one, other in zip(plain, few, strict=True))
+    assert plain != few
+
+
+@pytest.mark.slow
 def test_a_search_ends_by_its_work(tiny, monkeypatch):
     """No candidate is begun after so many layers; the bound covers those that are left."""
     words = {"devices": 4, "global_batch": 8, "seq": 1024, "effort": 1000}

@@ -7,7 +7,7 @@ from schedsim.clusters.layer_spans import LayerSpan
 from schedsim.clusters.layers_in_turn import LayerCosts, LayersInTurn
 
 LAYER = LayerCosts(
-    1.0, 2.0, LayerSpan(1.0, 1.0), LayerSpan(2.0, 2.0), 3.0, 0, 0, frozenset(), 0, 0, 0
+    1.0, 2.0, LayerSpan(1.0, 1.0), LayerSpan(2.0, 2.0), 3.0, 2.0, 0, 0, frozenset(), 0, 0, 0
 )
 
 
@@ -41,6 +41,23 @@ def test_hidden_messages_take_processors():
     assert step(0.5, 0.5, sending=0.5).least_s(1) == 10.0 + 9.0 + 2.0
     assert step(0.5, 0.5, sending=0.1).least_s(1) == 10.0 + 10.0
     assert step(0.5, 0.5, sending=0.5, gathers=False).least_s(1) == 10.0 + 9.0
+
+
+def test_replicas_average_on_the_stream_that_reduces_where_both_are_between_nodes():
+    """Of three layers, an average of 5 s each, behind reductions of 10."""
+    unit = LayerOnce(10.0, 0.0, 0.0, 10.0, 5.0, 0.25)
+    for averages, found in ((False, 80.0), (True, 95.0)):
+        words = {"gathers": True, "stays": False, "averages": averages}
+        made = LayersInTurn([LAYER] * 3, [unit] * 3, EndSeconds(), 10.0, **words)
+        assert made.least_s(1) == 10.0 + found
+
+
+def test_products_in_waves_lose_half_of_the_messages_beside_them():
+    """Of 6 s of messages, 4 are beside the 3 s that are no products, which take a third longer."""
+    beside = {"sending": 0.125, "all_sending": 0.25, "in_waves": True}
+    assert step(0.75, 0.75, **beside).least_s(1) == 10.0 + 9.0 + 0.125 * 4 + 0.5 * 2
+    # As many as fit beside the others lose no more than without waves.
+    assert step(0.375, 0.375, **beside).least_s(1) == 10.0 + max(9.0 + 0.125 * 3, 9.0 + 0.75)
 
 
 def test_units_that_stay_are_gathered_once_and_summed():

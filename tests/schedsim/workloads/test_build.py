@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
+from small_configs import SMALL
 
 from schedsim import Chain, Graph, SchedsimError, Schedule, simulate
 from schedsim.workloads import PRESETS, WorkloadOptions, build_workload, variants
@@ -155,3 +157,20 @@ def test_importing_is_light():
     heavy = "{'scipy', 'numba', 'matplotlib', 'torch'}"
     code = f"import schedsim.workloads, sys; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_a_configuration_s_formula_leaves_out_is_told(tmp_path):
+    """Formats, fields, and windows where the sequence is longer; nothing of models without any."""
+    path = tmp_path / "config.json"
+    fields = {"quantization_config": {"quant_method": "fp8"}, "sliding_window": 64}
+    path.write_text(json.dumps({"model_type": "mistral", **SMALL, **fields}))
+
+    def lines(seq, preset=f"hf:{path}"):
+        return build_workload(WorkloadOptions(preset=preset, seq=seq)).assumptions[2:]
+
+    times, note = lines(128)
+    assert times.endswith(", attention without its window of 64 tokens in 3 layers")
+    assert note.startswith("quantization_config is not used")
+    assert "attention" not in lines(64)[0]
+    assert lines(4096, "gpt-oss-20b")[0].endswith("without its window of 128 tokens in 12 layers")
+    assert len(lines(128, "llama3-8b")) == 1

@@ -110,7 +110,8 @@ def test_parameters_are_those_of_the_model_that_transformers_makes(family):
 
 def test_every_family_is_tried():
     """A reader without such a test could be wrong."""
-    assert set(READERS) == {*FAMILIES, "gemma3"}  # which is gemma3_text inside of another
+    # gemma3 is gemma3_text inside of another, and Kimi K2 is a DeepSeek V3 of other sizes.
+    assert set(READERS) == {*FAMILIES, "gemma3", "kimi_k2"}
 
 
 def test_a_language_model_inside_of_another():
@@ -120,6 +121,8 @@ def test_a_language_model_inside_of_another():
     assert found == read_architecture(inner, "seeing's language model")
     untied = {"model_type": "gemma3", "text_config": inner, "tie_word_embeddings": False}
     assert not read_architecture(untied, "seeing").tied
+    low = {**untied, "quantization_config": {"quant_method": "gptq"}}
+    assert any("quantization_config" in note for note in read_architecture(low, "seeing").notes)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,10 @@ def test_a_language_model_inside_of_another():
         ({"model_type": "llama", **SMALL, "num_attention_heads": 0}, "0 heads"),
         ({"model_type": "llama", **SMALL, "mlp_bias": True}, "mlp_bias True"),
         ({"model_type": "qwen3_moe", **SMALL, "decoder_sparse_step": 2}, "every layer"),
+        ({"model_type": "dots1", **SMALL, "moe_layer_freq": 2}, "every layer"),
+        ({"model_type": "deepseek_v2", **SMALL, "mlp_bias": True}, "mlp_bias True"),
+        ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention True"),
+        ({"model_type": "llama", **SMALL, "hidden_act": "sillu"}, "hidden_act 'sillu'"),
         ({"model_type": "gpt2", "n_embd": 10, "n_head": 3}, "3 heads of a width of 10"),
     ],
 )
@@ -161,6 +168,13 @@ def family(kind, hidden, layers, heads, inner, vocab, tied=False, **more):
     }
 
 
+LATENT = {
+    "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128, "n_routed_experts": 384, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048, "n_shared_experts": 1,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("document", "count"),
     [
@@ -171,6 +185,22 @@ def family(kind, hidden, layers, heads, inner, vocab, tied=False, **more):
         (
             family("gemma3_text", 640, 18, (4, 1), 2048, 262144, True, head_dim=256),
             268_098_176,  # Gemma 3 270M
+        ),
+        (family("qwen2", 8192, 80, (64, 8), 29568, 152064), 72_706_203_648),  # Qwen2.5 72B
+        (
+            family("mistral", 5120, 40, (32, 8), 32768, 131072, head_dim=128),
+            23_572_403_200,  # Mistral Small 3
+        ),
+        (family("olmo2", 4096, 32, (32, 32), 11008, 100352), 7_298_617_344),  # OLMo 2 7B
+        (family("smollm3", 2048, 36, (16, 4), 11008, 128256, True), 3_075_098_624),  # SmolLM3 3B
+        (family("granite", 4096, 40, (32, 8), 12800, 49159, True), 8_170_864_640),  # Granite 3.3
+        (
+            family("seed_oss", 5120, 64, (80, 8), 27648, 155136, head_dim=128),
+            36_151_104_512,  # Seed-OSS 36B
+        ),
+        (
+            family("kimi_k2", 7168, 61, (64, 64), 18432, 163840, **LATENT, first_k_dense_replace=1),
+            1_026_408_232_448 - 60 * 384,  # Kimi K2, without what balances its router
         ),
     ],
 )
