@@ -488,11 +488,12 @@ def _of_first_order(
             watch_backward(found, lambda _given: None)
             return found
         begins, are_copied = part.watch_buffers(), copied_gradients(found)
+        num_outputs = len(found)  # the node must not hold its own outputs
 
         def backward_begins(given: Sequence[Any]) -> None:
             begins()
             outputs = [it.output for it in part.given]
-            if len(given) == len(found) and -1 not in outputs:
+            if len(given) == num_outputs and -1 not in outputs:
                 lacking = (i for i, output in enumerate(outputs) if given[output] is None)
                 part.replaced_by_zeros = frozenset(lacking)
             if not session.is_rehearsing and are_copied(given):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
+import weakref
 
 import pytest
 
@@ -78,6 +80,25 @@ def test_what_only_lacking_gradients_reach_gets_none(way):
     assert [it is None for it in found] == [it is None for it in gradients]
     assert all(map(torch.equal, trained, parameters))
     assert lines == []
+
+
+@pytest.mark.slow
+def test_outputs_are_freed_where_the_loop_drops_them():
+    """Without the collector of cycles: what watches a backward does not hold its outputs."""
+    model = Tagger()
+    call = within(model, "backend")
+    for length in LENGTHS:
+        sum(it.square().mean() for it in call(torch.zeros(8, length, dtype=torch.long))).backward()
+    gc.collect()
+    gc.disable()
+    try:
+        outputs = call(torch.zeros(8, LENGTHS[-1], dtype=torch.long))
+        watched = [weakref.ref(it) for it in outputs]
+        outputs[0].sum().backward()
+        del outputs
+        assert [it() for it in watched] == [None, None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.slow
