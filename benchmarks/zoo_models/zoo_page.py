@@ -6,10 +6,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from .trial import CRASH, DIFFERENT, EQUAL, OVER, PLAIN, REFUSED, ROUNDING, WAYS
+from .trial import CRASH, DIFFERENT, EQUAL, OVER, PLAIN, REFUSED, ROUNDING, TOLD, WAYS
 
-RESULTS = (EQUAL, ROUNDING, PLAIN, REFUSED, DIFFERENT, OVER, CRASH)
-MARKS = {EQUAL: "=", ROUNDING: "~", PLAIN: "plain", REFUSED: "no", DIFFERENT: "DIFFERENT"}
+RESULTS = (EQUAL, TOLD, ROUNDING, PLAIN, REFUSED, DIFFERENT, OVER, CRASH)
+MARKS = {
+    EQUAL: "=",
+    TOLD: "=!",
+    ROUNDING: "~",
+    PLAIN: "plain",
+    REFUSED: "no",
+    DIFFERENT: "DIFFERENT",
+}
 MARKS |= {OVER: "OVER", CRASH: "CRASH"}
 NO_LINE = "no line of repeated blocks was found"
 
@@ -30,6 +37,7 @@ def _page(rows: list[dict[str, Any]], num_models: int) -> list[str]:
     sources = Counter(row["source"].partition(".")[0] for row in models.values())
     tried = {way: len({row["model"] for row in rows if row["way"] == way}) for way in WAYS}
     ways = ", ".join(f"{num} {way}" for way, num in tried.items())
+    older = sum(bool(row.get("older")) for row in rows)
     lines = [
         "# The zoo",
         "",
@@ -39,7 +47,8 @@ def _page(rows: list[dict[str, Any]], num_models: int) -> list[str]:
         "that a refusal names. Losses, gradients, parameters, buffers and the generators of torch, "
         "Python and NumPy are compared after each step, and the peak by the allocator's own record "
         "with the budget, to the byte. `python benchmarks/zoo.py` makes this page, and goes on "
-        f"where it was stopped: tried so far are {ways}, of {num_models} models in the zoo.",
+        f"where it was stopped: tried so far are {ways}, of {num_models} models in the zoo."
+        + (f" {older} of the rows are of earlier code." if older else ""),
         "",
         "| way | rows | " + " | ".join(RESULTS) + " |",
         "|---|---:|" + "---:|" * len(RESULTS),
@@ -55,8 +64,9 @@ def _page(rows: list[dict[str, Any]], num_models: int) -> list[str]:
     lines += [
         "",
         "By model and way, at the three budgets in turn: `=` equal to the bit and within the "
-        "budget, `plain` the plain step with a line, `no` refused with a line, `-` no line of "
-        "blocks. Below, what was said.",
+        "budget, `=!` the same with a line that the call, a first step or the optimizer's step "
+        "takes more, or may, `plain` the plain step with a line, `no` refused with a line, `-` no "
+        "line of blocks. Below, what was said.",
         "",
         "| model | family | of | " + " | ".join(WAYS) + " | least peak, of the plain one |",
         "|---|---|---|" + "---|" * len(WAYS) + "---:|",
@@ -69,7 +79,9 @@ def _page(rows: list[dict[str, Any]], num_models: int) -> list[str]:
             marks = ["-" if has_no_blocks(row) else MARKS[row["result"]] for row in by_way]
             cells.append(" ".join(marks))
         peaks = [
-            row["peak_bytes"] / row["plain_peak_bytes"] for row in mine if row["result"] == EQUAL
+            row["peak_bytes"] / row["plain_peak_bytes"]
+            for row in mine
+            if row["result"] in (EQUAL, TOLD)
         ]
         least = f"{min(peaks):.0%}" if peaks else ""
         lines.append(

@@ -28,6 +28,7 @@ from ..torch_private.storage_refs import version_of
 from .bench import Bench
 from .block_program import make_program
 from .block_timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
+from .forward_writes import undone_writes
 from .gradients_made import (
     MadeGradients,
     forget_gradients,
@@ -235,6 +236,7 @@ def capture_chain(
         python = recorded.places
     with (
         untouched(model, loss),
+        undone_writes(model) as writes,
         own_gradients(model, loss) as keeps_gradients,
         no_collection(),
     ):
@@ -243,9 +245,11 @@ def capture_chain(
             untouched(model),
             kept_python(recorded),
             grouped_calls(model, parts) as calls,
+            writes.seen(),
         ):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
+        writes.refuse_parameters()
         sharding = Sharding.of(model, parts, calls)
         parts, values, state = _settled(model, parts, step, notes)
         if sharding is not None:

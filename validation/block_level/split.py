@@ -24,6 +24,7 @@ from schedsim.errors import UnsupportedError
 from ..guards.recording import Recorded
 from ..guards.watched_places import Places
 from ..torch_private.sharded_groups import is_sharded
+from .forward_writes import undone_writes
 from .parts import OtherPath, Part, StepInputs
 from .repeated_forward import PYTHON, RandomState, frozen_statistics, generators, untouched
 
@@ -301,7 +302,7 @@ def _recorded(
     for module in candidates:
         handles.append(module.register_forward_hook(after, with_kwargs=True))
     try:
-        with torch.no_grad(), untouched(model):
+        with torch.no_grad(), untouched(model), undone_writes(model) as own, own.seen():
             model(*arguments, **keywords)
     finally:
         for handle in handles:

@@ -57,7 +57,7 @@ from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
 from .failed_forwards import FailedForwards
 from .local_session import LocalSession
-from .parts.gradient_layouts import GradientLayouts, watch_backward
+from .parts.gradient_layouts import GradientLayouts, copied_gradients, watch_backward
 from .parts.joint_part import joint_part
 from .parts.lacking_gradients import LackingGradients
 from .parts.own_zeros import OwnZeros
@@ -445,7 +445,7 @@ def _part_of_fixed_sizes(
     if part is None and compiled and not session.is_distributed:
         found = compiled_without_backward(graph_module, inputs) or call
     elif part is None or not part.has_known_gradients:
-        found = _of_first_order(call, part)
+        found = _of_first_order(session, call, part)
     elif session.follows_gradients:
         found = GradientLayouts(session, trace, inputs, call, part)
     elif session.options.compile and not session.is_distributed:
@@ -453,7 +453,7 @@ def _part_of_fixed_sizes(
             part.own_zeros = OwnZeros(session, graph_module, inputs)
         found = LackingGradients(session, call, part)
     else:
-        found = _of_first_order(call, part)
+        found = _of_first_order(session, call, part)
     if part is None:
         found = _noted(session, found)
     return FailedForwards(session, found, as_function(graph_module), changes=changes)
@@ -470,11 +470,13 @@ def _noted(session: Session, call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callable[..., Any]:
+def _of_first_order(
+    session: Session, call: Callable[..., Any], part: TracedPart | None
+) -> Callable[..., Any]:
     """`call`, whose gradients say so where they are derived themselves.
 
-    Its backward says so where it runs in another autocast than the traced one. Gradients that are
-    averaged over ranks come as they are made.
+    Its backward says so where it runs in another autocast than the traced one, and where it gets
+    gradients in other strides. Gradients that are averaged over ranks come as they are made.
     """
 
     def run(*arguments: Any) -> Any:
@@ -482,8 +484,26 @@ def _of_first_order(call: Callable[..., Any], part: TracedPart | None) -> Callab
             part.early = early = part.gives_early(arguments)
             arguments = arguments if early is None else tuple(early.behind_nodes(arguments))
         found = call(*arguments)
-        begins = part.watch_buffers() if part is not None else lambda: None
-        watch_backward(found, lambda _given: begins())
+        if part is None:
+            watch_backward(found, lambda _given: None)
+            return found
+        begins, are_copied = part.watch_buffers(), copied_gradients(found)
+        num_outputs = len(found)  # the node must not hold its own outputs
+
+        def backward_begins(given: Sequence[Any]) -> None:
+            begins()
+            outputs = [it.output for it in part.given]
+            if len(given) == num_outputs and -1 not in outputs:
+                lacking = (i for i, output in enumerate(outputs) if given[output] is None)
+                part.replaced_by_zeros = frozenset(lacking)
+            if not session.is_rehearsing and are_copied(given):
+                session.say_rounding(
+                    f"gradients come to {part.name} in other strides than its outputs have, and "
+                    "are copied, as its sizes are open: steps are the plain ones within rounding "
+                    "(dynamic=False follows the strides)"
+                )
+
+        watch_backward(found, backward_begins)
         return found
 
     return run

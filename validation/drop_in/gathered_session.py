@@ -35,6 +35,7 @@ from .beside.optimizer_steps import close_all
 from .beside.sharded_state import Passing, ShardedState
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
+from .parts.output_uses import watched
 from .parts.part_sizes import Binding
 from .parts.traced_part import TracedPart
 from .plans.gathered_calls import GatheredRecord, Mode, levels_of
@@ -138,6 +139,10 @@ class GatheredSession(Session):
             if meter is not None:
                 self._watch(self._recorder.begin(meter))
 
+    def wants_record(self) -> bool:
+        """Whether the next step of the loop is to be measured."""
+        return self.is_learning
+
     def _say_optimizers(self) -> None:
         """Say which optimizer's step takes more than the budget, on this rank."""
         if self.budget_bytes is not None:
@@ -172,7 +177,7 @@ class GatheredSession(Session):
         self._step.end()
         self._shares.look()
         self._passing = self._shares.passing()
-        self._step.given = bytes_by_place(inputs)
+        self._step.given, self._step.inputs = bytes_by_place(inputs), watched(inputs)
         lasting = self._shares.lasting_bytes + storage_bytes(inputs)
         if self._device.type == "cuda":
             lasting = max(lasting, requested_bytes(self._device) - self._passing.num_bytes)

@@ -96,7 +96,9 @@ class Session(ABC):
         self.awaits_call = False
         self.cast: Any = None
         self.lines_of_call: Callable[[int], Iterator[str]] | None = None
-        self._optimizers = OptimizerSteps(held, self._resident.around_bytes, self.is_trained)
+        self._optimizers = OptimizerSteps(
+            held, self._resident.things_around, self.is_trained, self.wants_record
+        )
         self._forgotten = Forgotten()
         self._breaks_before = breaks_so_far()
         self._written: list[StorageWeakRef] = []
@@ -219,6 +221,10 @@ class Session(ABC):
                 "the budget, or call the model itself",
                 PlainStepWarning,
             )
+
+    def wants_record(self) -> bool:
+        """Whether the next step of the loop is to be measured."""
+        return self._recorder.turns.is_missing
 
     def traces_around(self, inputs: Any) -> None:
         """Dynamo does not take a function whole, in a call with `inputs`, but graphs within it."""

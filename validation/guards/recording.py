@@ -307,7 +307,7 @@ class _Recorder:
         parameters = [parameter for root in roots for parameter in root.parameters()]
         leaves = [t for t in tree_leaves((inputs, dict(keywords))) if isinstance(t, Tensor)]
         python, ends = python_generators(), ExitStack()
-        undo = _Undo(buffers, ends.enter_context(copied_elsewhere()))
+        undo = Undo(buffers, ends.enter_context(copied_elsewhere()))
         codes, answers = CodeRun(), Answers()
         held = DataPlaces([*around.tensors.values(), *parameters, *buffers])
         # Buffers end as they began; code that saved one need not know.
@@ -417,7 +417,7 @@ def _storage(tensor: Tensor) -> int:
         return id(tensor)
 
 
-class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps what ops are about to overwrite in tensors from before, and restores it.
 
     Parameters
@@ -426,6 +426,11 @@ class _Undo(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Buffers are kept from the start, because kernels write running statistics undeclared.
     copied
         Makes the copies, outside of the device's memory.
+
+    Attributes
+    ----------
+    written
+        Those tensors and copies of what they held, by their storage.
     """
 
     supports_higher_order_operators = True

@@ -6,6 +6,7 @@ from the system themselves (a matrix library's packing buffers) is not in the re
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,9 +22,11 @@ from schedsim.errors import SchedsimError
 from ..torch_private.graph_tasks import in_backward
 from ..torch_private.profiler_records import (
     allocator_events,
+    beginning_own,
     forget_results,
     is_profiling,
     marks,
+    watch_other_profilers,
 )
 from .quiet import quiet_stderr
 
@@ -115,14 +118,16 @@ class AllocatorRecord:
     """A record of the CPU allocator from `start` to `stop`, in phases that begin with a `mark`.
 
     There is one profiler in a process: a record that begins ends the one before, which then has no
-    phases. A record that nothing refers to any more is stopped, and at the end of the process too:
-    freeing tensors under a profiler while the interpreter ends is a segmentation fault.
+    phases. So does a profiler of the loop's own, and a fork, as of workers that load data. A record
+    that nothing refers to any more is stopped, and at the end of the process too: freeing tensors
+    under a profiler while the interpreter ends is a segmentation fault.
     """
 
     def __init__(self) -> None:
         self._recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._forgotten: weakref.finalize[..., AllocatorRecord] | None = None
         self._is_cut = False
+        self._thread = 0
 
     def start(self) -> None:
         """Begin to record.
@@ -132,10 +137,7 @@ class AllocatorRecord:
         SchedsimError
             Another profiler is on, which would lose what it has seen.
         """
-        close_waiting()
-        for record in [ref() for ref in _running]:
-            if record is not None:
-                record._cut()
+        make_way()
         if is_profiling():
             raise SchedsimError(
                 "torch.profiler is on, and a process has one profiler: memory cannot be measured",
@@ -143,9 +145,11 @@ class AllocatorRecord:
             )
         unknown = torch.empty(1)
         with quiet_stderr():
-            self._recorder.start()
+            with beginning_own():
+                self._recorder.start()
             del unknown  # torch says in a line that it knows no such block, of a thousand once
-        self._forgotten = weakref.finalize(self, _abandon, self._recorder, threading.get_ident())
+        self._thread = threading.get_ident()
+        self._forgotten = weakref.finalize(self, _abandon, self._recorder, self._thread)
         _running[:] = [weakref.ref(self)]
 
     def _cut(self) -> None:
@@ -195,6 +199,27 @@ class AllocatorRecord:
             elif phases:
                 phases[-1].append(change)
         return phases
+
+
+def make_way() -> None:
+    """End the record that runs: a profiler begins, and bears none beside it."""
+    close_waiting()
+    for record in _present():
+        record._cut()
+
+
+def _make_way_for_fork() -> None:
+    """A child of this thread would run on with a profiler that nobody ends."""
+    if any(record._thread == threading.get_ident() for record in _present()):
+        make_way()
+
+
+def _present() -> list[AllocatorRecord]:
+    return [record for reference in _running if (record := reference()) is not None]
+
+
+watch_other_profilers(make_way)
+os.register_at_fork(before=_make_way_for_fork)
 
 
 def _abandon(recorder: Any, thread: int) -> bool:

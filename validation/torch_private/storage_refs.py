@@ -46,7 +46,12 @@ def strided_parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 def weakly(tensor: Tensor) -> StorageWeakRef:
     """A reference to the storage of `tensor` that does not hold it, whoever else does."""
-    return StorageWeakRef(share_of(tensor).untyped_storage())  # type: ignore[no-untyped-call]  # torch's
+    return storage_weakly(share_of(tensor).untyped_storage())
+
+
+def storage_weakly(storage: torch.UntypedStorage) -> StorageWeakRef:
+    """A reference to `storage` that does not hold it."""
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch's
 
 
 def is_gone(reference: StorageWeakRef) -> bool:

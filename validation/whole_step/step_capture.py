@@ -14,6 +14,7 @@ from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..block_level import capture_chain
 from ..block_level.first_conditions import kept_buffer_bytes
+from ..block_level.forward_writes import undone_writes
 from ..block_level.gradients_made import given_gradients
 from ..block_level.repeated_forward import untouched
 from ..block_level.scheduled_blocks import loss_of
@@ -275,7 +276,7 @@ def _by_op(
         )
     if settings.loss is None and captured.front == "dynamo":
         # Traced code leaves no notes: only a real run shows the class of the output.
-        with torch.no_grad(), untouched(model):
+        with torch.no_grad(), untouched(model), undone_writes(model) as writes, writes.seen():
             own.note(model(*inputs, **keywords))
     finish = partial(_with_costs, model, settings, state, added)
 

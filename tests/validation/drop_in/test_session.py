@@ -16,8 +16,10 @@ from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.local_session import LocalSession  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
+from schedsim.validation.measure.quiet import quiet_stderr  # noqa: E402
 from schedsim.validation.torch_private.profiler_records import is_profiling  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.profiler import ProfilerActivity, profile, schedule  # noqa: E402
 
 import schedsim  # noqa: E402
 
@@ -68,6 +70,30 @@ def test_a_model_is_freed_with_its_plans_and_its_record():
     assert freed() is None
     assert session() is None
     assert not is_profiling()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_skipped", [0, 1])
+def test_a_profiler_with_a_schedule_sees_its_steps(num_skipped):
+    """It begins between a step and the next one, where the record of the step is still on."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)), torch.randn(8, 16)
+    schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.1)
+    optimizer, seen = torch.optim.SGD(model.parameters()), []
+
+    def ready(own):
+        seen.append(sum(it.count for it in own.key_averages() if it.key == "aten::tanh"))
+
+    steps = schedule(skip_first=num_skipped, wait=0, warmup=1, active=2, repeat=2)
+    cpu = [ProfilerActivity.CPU]
+    with quiet_stderr(), profile(activities=cpu, schedule=steps, on_trace_ready=ready) as own:
+        for _ in range(8):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            own.step()
+    assert len(seen) == 2
+    assert min(seen) >= 2
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -9,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from schedsim.validation.measure import StorageTracker, allocator_record  # noqa: E402
 from schedsim.validation.measure.allocator import AllocatorRecord  # noqa: E402
 from schedsim.validation.measure.quiet import quiet_stderr  # noqa: E402
+from schedsim.validation.torch_private.profiler_records import is_profiling  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from schedsim.errors import SchedsimError  # noqa: E402
@@ -38,6 +41,28 @@ def test_a_record_leaves_the_profiler_of_the_caller_alone():
     assert "aten::zeros" in {event.name for event in own.events()}
     [(changes, _)] = allocator_record(lambda: torch.ones(10))
     assert changes == [40]
+
+
+def test_a_profiler_of_the_caller_ends_a_record_that_runs():
+    """Else the caller's would be emptied where the record ends, and torch would crash behind it."""
+    record = AllocatorRecord()
+    record.start()
+    record.mark()
+    with quiet_stderr(), profile(activities=[ProfilerActivity.CPU]) as own:
+        assert record.stop() == []
+        torch.zeros(10)
+    assert "aten::zeros" in {event.name for event in own.events()}
+
+
+def test_a_fork_ends_a_record_that_runs():
+    """A worker that loads data has no profiler."""
+    record = AllocatorRecord()
+    record.start()
+    child = os.fork()
+    if not child:
+        os._exit(is_profiling())
+    assert os.waitpid(child, 0)[1] == 0
+    assert record.stop() == []
 
 
 def test_a_record_that_begins_ends_the_one_before():

@@ -9,7 +9,7 @@ from schedsim.validation.torch_private.profiler_records import (
     is_profiling,
     marks,
 )
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 
 def test_allocations_and_marks_are_in_order_of_time():
@@ -42,3 +42,14 @@ def test_what_was_recorded_is_freed_at_once():
     torch.zeros(1000)
     record.stop()
     assert record._recorder.profiler is None
+
+
+def test_a_profiler_in_its_warm_up_counts_as_one_that_runs():
+    """One that began meanwhile would end what was made ready, and torch with it."""
+    steps = schedule(wait=1, warmup=1, active=1, repeat=1)
+    found = []
+    with quiet_stderr(), profile(activities=[ProfilerActivity.CPU], schedule=steps) as own:
+        for _ in range(4):
+            found.append(is_profiling())
+            own.step()
+    assert found == [False, True, True, False]

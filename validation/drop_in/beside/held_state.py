@@ -48,6 +48,11 @@ def _close(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         _within.add("optimizer.step")
 
 
+def is_any_stepping() -> bool:
+    """Whether the step of an optimizer runs, of any model."""
+    return bool(_stepping)
+
+
 def may_record() -> bool:
     """Whether a record may start here that goes on after the caller has returned.
 

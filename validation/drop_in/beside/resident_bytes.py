@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ...measure.cuda import requested_bytes
 from ...measure.storage import bytes_by_place
-from ..parts.output_uses import alive_bytes
+from ..parts.output_uses import Result, alive_bytes, watched
 from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
 from ..plans.resident_by_kind import Before
@@ -64,10 +64,11 @@ class ResidentBytes:
         self.member = Member(step, held)
         self.others_bytes = 0
         self._handed: dict[int, int] = {}  # inputs of the model's next forward
+        self._watched: tuple[Result, ...] = ()
 
     def hand(self, inputs: Any) -> dict[int, int]:
         """The model is called with `inputs`; their bytes by address."""
-        self._handed = bytes_by_place(inputs)
+        self._handed, self._watched = bytes_by_place(inputs), watched(inputs)
         return self._handed
 
     def before(
@@ -88,9 +89,11 @@ class ResidentBytes:
         results_pass
             Whether results of earlier steps are gone before the first backward.
         """
-        read, step = bytes_by_place(part.inputs_among(arguments)), self._step
+        inputs = part.inputs_among(arguments)
+        read, step = bytes_by_place(inputs), self._step
         step.made_before = sum(size for it, size in read.items() if it not in self._handed)
         step.given, self._handed = self._handed | read, {}
+        step.inputs, self._watched = (*self._watched, *watched(inputs)), ()
         others = sum(size for place, size in step.given.items() if place not in read)
         self.others_bytes = self.member.kept_by_others(read)
         lasting = self._held.lasting_bytes
@@ -133,9 +136,15 @@ class ResidentBytes:
     def around_bytes(self) -> int:
         """Bytes that the present step was given, and of its outputs that are there still."""
         step = self._step
-        results = (it for call in step.calls.rows for it in call.results if not it.is_gone)
-        found = alive_bytes(it for it in results if it.place not in step.given)
+        found = alive_bytes(it for it in self._outputs() if it.place not in step.given)
         return sum(step.given.values()) + found
+
+    def things_around(self) -> tuple[Result, ...]:
+        """What the present step was given, and its outputs, that are there still."""
+        return tuple(it for it in (*self._step.inputs, *self._outputs()) if not it.is_gone)
+
+    def _outputs(self) -> Iterator[Result]:
+        return (it for call in self._step.calls.rows for it in call.results if not it.is_gone)
 
 
 def _room_for(num_bytes: int) -> int:

@@ -210,6 +210,30 @@ class GradientLayouts:
         warn_user(line, RoundingWarning)
 
 
+def copied_gradients(found: Any) -> Callable[[Sequence[Any]], bool]:
+    """Whether the backward of a graph that returned `found` gets copies of some of its gradients.
+
+    Where sizes are open, AOTAutograd copies those that come in other strides than outputs have,
+    before the backward sees them.
+    """
+    outputs = found if isinstance(found, tuple | list) else (found,)
+    traced = {_form(it) for it in outputs if _is_strided(it)}
+
+    def are_copied(given: Sequence[Any]) -> bool:
+        come = (it for it in given if _is_strided(it) and not it.is_contiguous())
+        return any(_form(it) not in traced for it in come)
+
+    return are_copied
+
+
+def _is_strided(it: Any) -> bool:
+    return isinstance(it, torch.Tensor) and it.layout is torch.strided
+
+
+def _form(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+    return tensor.shape, tensor.stride()
+
+
 def watch_backward(
     found: Any, begins: Callable[[Sequence[Any]], None], *, makes_zeros: bool = True
 ) -> None:

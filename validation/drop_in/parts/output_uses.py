@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +16,8 @@ from schedsim import Graph
 
 from ...capture.program import Program
 from ...capture.to_graph import tensor_names
-from ...torch_private.storage_refs import StorageWeakRef, is_gone, weakly
+from ...measure.storage import storages
+from ...torch_private.storage_refs import StorageWeakRef, is_gone, storage_weakly, weakly
 
 _EARLIER = "results of the step before"
 
@@ -78,6 +79,11 @@ def results_of(tensors: Iterable[torch.Tensor]) -> tuple[Result, ...]:
         storage = tensor.untyped_storage()
         found.append(Result(weakly(tensor), storage.data_ptr(), storage.nbytes()))
     return tuple(found)
+
+
+def watched(tensors: Any) -> tuple[Result, ...]:
+    """The storages under all tensors in the tree `tensors`, watched from now on."""
+    return tuple(Result(storage_weakly(it), it.data_ptr(), it.nbytes()) for it in storages(tensors))
 
 
 def bytes_of(results: Iterable[Result]) -> int:

@@ -74,6 +74,8 @@ class TracedPart(PlannedPart):
         What runs backwards whose gradients come in other forms; ``None`` where nothing does.
     group_size : GroupSize
         Of its groups, if it runs by any.
+    replaced_by_zeros
+        Of the gradients for the backward that begins, those in whose place AOTAutograd puts zeros.
     is_followed
         Whether other graphs of the same call may follow, because Dynamo breaks its trace.
     met
@@ -104,6 +106,7 @@ class TracedPart(PlannedPart):
         super().__init__(joint, program, name, session.options.keep, lacking)
         self.session, self.group_size = session, group_size
         self.is_followed = False
+        self.replaced_by_zeros: frozenset[int] = frozenset()
         self.code = PartCode(joint, program, self.sizes.names, compiled=compiled)
         self._smaller: list[TracedPart] = []  # the same part in smaller groups, the larger first
         self._running = 0  # which of these runs where autograd calls this one; 0 for none
@@ -323,10 +326,11 @@ class TracedPart(PlannedPart):
 
     def backward(self, arguments: list[Any]) -> list[Any]:
         """The gradients of the arguments of `forward`; `arguments` is emptied."""
+        lacking, self.replaced_by_zeros = self.replaced_by_zeros, frozenset()
         with self.session.telling():
-            return self._marked(int(arguments[0][0]))._backward(arguments)
+            return self._marked(int(arguments[0][0]))._backward(arguments, lacking)
 
-    def _backward(self, arguments: list[Any]) -> list[Any]:
+    def _backward(self, arguments: list[Any], lacking: frozenset[int]) -> list[Any]:
         num_given = len(self.program.tangents)
         given = arguments[len(arguments) - num_given :]
         del arguments[len(arguments) - num_given :]
@@ -334,7 +338,7 @@ class TracedPart(PlannedPart):
         number, *binding = header.tolist()
         number -= self.mark(0)
         self.session.backward_begins(self, header, given)
-        lacking = frozenset(i for i, it in enumerate(given) if it is None)
+        lacking |= {i for i, it in enumerate(given) if it is None}
         mine, constants = self.code.halves(number), self.program.constants
         part, halves = self, mine
         if self.layouts is not None:

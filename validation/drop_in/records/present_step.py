@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..parts.output_uses import Result
 from .step_calls import StepCalls
 
 
@@ -17,6 +18,8 @@ class PresentStep:
         The calls of its parts.
     given
         Bytes, by the addresses of their storages, of what the step was given.
+    inputs
+        What it was given, watched.
     made_before
         Bytes of what the first part reads and the code before it has made.
     is_spoiled
@@ -27,6 +30,7 @@ class PresentStep:
 
     calls: StepCalls = field(default_factory=StepCalls)
     given: dict[int, int] = field(default_factory=dict)
+    inputs: tuple[Result, ...] = ()
     made_before: int = 0
     is_spoiled: bool = False
     replaced: dict[int, int] = field(default_factory=dict)

@@ -242,7 +242,7 @@ def test_lines_name_the_step_or_the_code_behind_it():
     [step], [behind] = list(peak.lines_over(90)), list(peak.lines_over(110))
     assert "Adam.step takes about 100 B," in step
     assert step.endswith("do so")
-    assert "behind Adam.step" in behind
+    assert "between Adam.step and the next forward" in behind
     assert not list(peak.lines_over(120))
 
 
@@ -277,3 +277,54 @@ def test_the_budget_that_a_refusal_names_has_room_for_the_step_of_adam(budget):
     assert budget > 700_000
     assert said == []
     assert "AdamW.step takes" in schedsim.drop_in_report(model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zeroed", ["behind the step", "before the forward"])
+def test_a_teacher_in_front_of_the_student_is_told_of_on_a_cpu(zeroed):
+    """With what is resident then: gradients count until the loop zeroes them."""
+    model, _ = model_and_input()
+    teacher = nn.Sequential(nn.Linear(WIDTH, 64 * WIDTH), nn.Tanh(), nn.Linear(64 * WIDTH, WIDTH))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    x, weights = torch.randn(256, WIDTH), storage_bytes(list(teacher.parameters()))
+    budget = 12 * parameters_bytes(model) + weights
+    schedsim.rematerialize(
+        model, x, budget, in_place=True, effort=0.1, check="never", extra_bytes=weights
+    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(8):
+            x = torch.randn(256, WIDTH)
+            with torch.no_grad():
+                target = teacher(x)
+            if zeroed == "before the forward":
+                optimizer.zero_grad()
+            (model(x) - target).square().mean().backward()
+            optimizer.step()
+            if zeroed == "behind the step":
+                optimizer.zero_grad()
+    [line] = [str(one.message) for one in said if one.category is PlainStepWarning]
+    assert "between AdamW.step and the next forward, as the forward of a teacher" in line
+    [peak] = peaks(model).values()
+    gradients = (p.grad for p in model.parameters() if p.grad is not None)
+    there = storage_bytes([*model.parameters(), *gradients, dict(optimizer.state), x]) + weights
+    with torch.no_grad():
+        [reading] = AllocatorMeter().read(lambda: teacher(x))
+    assert peak.behind_bytes == pytest.approx(there + reading.peak_bytes, abs=2048)
+
+
+@pytest.mark.slow
+def test_code_behind_the_step_is_looked_at_again():
+    """A loop may begin with it later."""
+    model, x = model_and_input()
+    within(10**6, model, x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, x, optimizer, steps=24)
+    assert peaks(model)["SGD"].behind_bytes < 10**6
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(16):
+            torch.zeros(10**6)
+            model(x).square().mean().backward()
+            optimizer.step()
+    assert ["between SGD.step" in str(one.message) for one in said] == [True]
