@@ -49,6 +49,7 @@ from schedsim.errors import SchedsimError
 RESULTS = Path(__file__).parent / "results"
 MODELS = ("gpt2", "llama", "vit", "resnet", "unet", "hf-gpt2")
 SHARES = (1.0, 0.8, 0.6, 0.5, 0.4)
+EFFORT = 4.0
 KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -169,6 +170,8 @@ class Ours:
             "100%",
             subject.loss,
             compile=True,
+            effort=EFFORT,
+            time_limit_s=120.0,
         )
         self.made_s = time.process_time() - begun
 

@@ -40,9 +40,6 @@ _EFFORT, _EFFORT_PER_OP = 2.0, 1 / 500
 """Units of work of a search, and additional units for each op, unless the caller gives them."""
 _FIRST_SHARE, _SMALL_GAP = 1 / 8, 0.001
 """Share of that work with which a search begins, and the gap to the bound that is small enough."""
-_LONG, _DEAR, _WIDE_GAP = 8.0, 0.1, 0.05
-"""A compiled step in any order is searched so many times as long where repeats take more than the
-share `_DEAR` of its time and more than `_WIDE_GAP` is not proven: each step pays for them."""
 _STATE_TRIES = 4
 _MUCH_REPEATED = 0.2
 """Share of a step's time that repeats take where smaller groups are tried: code is compiled."""
@@ -118,31 +115,22 @@ def _search_of(
     """The function that asks `planner` for a plan of `workload` within so many bytes.
 
     By default the planner first gets a part of the work, which usually proves as much as all of it,
-    and then all of it if a gap is left, and more where the plan is dear. All parts count work, so
-    that the plan is always the same.
+    and then all of it if a gap is left. Both parts count work, so that the plan is always the same.
     """
     if planner in ("auto", "local_search"):
         given, options = options, _with_effort(options, settings, workload)
     else:
         given = options
     is_compiled_freely = settings.compile and options.get("order") == "free"
-    in_parts = "effort" in options and "effort" not in given and isinstance(workload, Graph)
-
-    def within(budget_bytes: int, share: float) -> Plan:
-        more = {"effort": options["effort"] * share} if in_parts else {}
-        return try_plan(workload, budget_bytes, planner, **{**options, **more})
 
     def asked(budget_bytes: int) -> Plan:
         with no_collection():  # a traced step is a million objects, none of which is garbage
-            if in_parts:
-                plan = within(budget_bytes, _FIRST_SHARE)
+            if "effort" in options and "effort" not in given and isinstance(workload, Graph):
+                first = {**options, "effort": options["effort"] * _FIRST_SHARE}
+                plan = try_plan(workload, budget_bytes, planner, **first)
                 if plan.gap is not None and plan.gap <= _SMALL_GAP:
                     return plan
-            plan = within(budget_bytes, 1.0)
-            if in_parts and is_compiled_freely and _is_dear(plan):
-                longer = within(budget_bytes, _LONG)
-                plan = longer if is_better(longer, plan) else plan
-            return plan
+            return try_plan(workload, budget_bytes, planner, **options)
 
     def search(budget_bytes: int) -> Plan:
         plan = asked(budget_bytes)
@@ -150,13 +138,6 @@ def _search_of(
         return back_in_the_trace(workload, plan) if is_compiled_freely else plan
 
     return search
-
-
-def _is_dear(plan: Plan) -> bool:
-    """Whether repeats take much time, of which little is proven to be needed."""
-    if plan.makespan_s is None or plan.gap is None:
-        return False
-    return plan.makespan_s > (1 + _DEAR) * plan.store_all_s and plan.gap > _WIDE_GAP
 
 
 def _with_effort(

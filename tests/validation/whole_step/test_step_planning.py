@@ -66,32 +66,6 @@ def test_groups_of_a_compiled_step_come_in_any_order(uncompiled, monkeypatch):
     assert orders(1 << 30) == orders(1) == {"fixed"}
 
 
-def test_a_dear_plan_of_a_compiled_step_is_searched_longer(uncompiled, monkeypatch):
-    """Its repeats are paid for in each step, and code is compiled anyway."""
-    asked, try_plan = [], step_planning.try_plan
-
-    def noted(*given, effort, **more):
-        asked.append(effort)
-        return try_plan(*given, effort=min(effort, 0.1), **more)
-
-    monkeypatch.setattr(step_planning, "try_plan", noted)
-    monkeypatch.setattr(step_planning, "_SMALL_GAP", -1)  # no plan is good enough
-    monkeypatch.setattr(step_planning, "_WIDE_GAP", -1)
-    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(64, 8)
-
-    def efforts(**options):
-        asked.clear()
-        schedsim.rematerialize(model, x, 1 << 30, lambda y: y.sum(), level="op", **options)
-        return [effort / asked[0] for effort in asked]
-
-    assert efforts(compile=True) == efforts() == [1, 8]
-    assert set(efforts(compile=True, effort=0.1)) == {1}
-    monkeypatch.setattr(step_planning, "_DEAR", -1)
-    assert efforts(compile=True) == [1, 8, 64]
-    assert efforts() == [1, 8]
-    assert set(efforts(compile=True, effort=0.1)) == {1}
-
-
 def test_a_plan_in_any_order_goes_back_to_the_trace_where_its_peak_stays():
     """It is replayed, so that what is predicted is what runs."""
     ops = [schedsim.Op("x", writes={"x": 1}, time_s=1.0)]
