@@ -40,7 +40,7 @@ def first_walkers(
     makers = [partial(search.make, i, line) for i, line in enumerate(given)]
     if (saved := line_to_save(search, starts)) is not None:
         makers.append(partial(search.make, len(given), saved, cool=_COOL))
-    search.has_one_start = not (makers or search.free)
+    search.has_one_start = not makers
     num_ops, counted = search.graph.num_ops, search.effort.counted
     if search.one_alone and num_ops >= SLOW_OPS:
         return [partial(search.make, 0, usual[0], greedy=True, kind=ALONE)]

@@ -51,7 +51,7 @@ class GraphSearch:
         All walkers but the `scout` and the `first`, a short one whose schedule no other goes on
         from.
     has_one_start
-        Whether all walkers start from the graph's order.
+        Whether all walkers start from the graph's order; where it is free, from greedy ones, too.
     programs
         Searches by integer programs of what the walkers came to.
     """
@@ -138,7 +138,7 @@ class GraphSearch:
         elif self.effort.moves is None and self.none_fits():
             self._scout(pool, usual[0])
         try:
-            priced = PricedRounds(self, pool, usual[0])
+            priced = PricedRounds(self, pool, usual[:2])
             if not (self.has_one_start and priced.run()):
                 WalkerRounds(self, pool, usual[:2]).run()
         finally:
@@ -170,7 +170,7 @@ class GraphSearch:
     @property
     def one_alone(self) -> bool:
         """Whether one walker is better than several: by the clock each has a thread of its own."""
-        return self.has_one_start and self.effort.counted
+        return self.has_one_start and not self.free and self.effort.counted
 
     def all_walkers(self) -> list[GraphWalker]:
         return self.walkers if self.scout is None else [*self.walkers, self.scout]

@@ -23,11 +23,11 @@ from ._walker import SMALL_MOVES, GraphWalker
 if TYPE_CHECKING:
     from ._graph_search import GraphSearch
 
-# From so many ops on, where there is no backward and the peak of the graph's order is so many times
-# the limit, bytes have a price, if a first short annealing finds nothing within the limit, or
-# nothing that takes less than so many times the store-all time. With more room than that, and on
-# training graphs, walkers that look at the peak come to faster schedules.
-_FEWEST_OPS, _TIGHT, _DEAR = 500, 1.5, 1.2
+# From so many ops on, where there is no backward and the peak of the graph's order, or of the best
+# greedy one, is so many times the limit, bytes have a price, if a first short annealing finds
+# nothing within the limit, or nothing that takes less than so many times the store-all time. With
+# more room than that, and on training graphs, walkers that look at the peak come to faster ones.
+_FEWEST_OPS, _TIGHT, _TIGHT_FREE, _DEAR = 500, 1.5, 1.3, 1.2
 
 # The first annealing may take so much work for each op, and at most that share of what is left.
 _FIRST_PER_OP, _FIRST_SHARE = 1e-3, 0.1
@@ -43,10 +43,14 @@ _BESIDE_BOUND, _BESIDE_CLOCK, _ALL_DOWN = 0.15, 0.35, 0.7
 
 
 class PricedRounds:
-    """The walkers of one search; `line` is the graph's own order."""
+    """The walkers of one search; they begin on that of `lines`, all legal, of the least peak."""
 
-    def __init__(self, search: GraphSearch, pool: Pool[GraphWalker], line: NDArray[Any]) -> None:
-        self.search, self.pool, self.line = search, pool, line
+    def __init__(
+        self, search: GraphSearch, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]
+    ) -> None:
+        self.search, self.pool = search, pool
+        self._peaks = [self._peak_of(line) for line in lines]
+        self.line = lines[self._peaks.index(min(self._peaks))]
 
     def run(self) -> bool:
         """Search, if this graph and limit ask for it, and say whether they did."""
@@ -56,6 +60,8 @@ class PricedRounds:
         first = search.scout or self._walk_first()
         if first.best_s < _DEAR * search.graph.store_all_s:
             return False
+        if search.free and first.best_s == np.inf:
+            return False  # the bound over any order has no schedule that tells much
         search.bound.begin(self.pool)
         if first.best_s == np.inf:
             self.come_down()
@@ -72,8 +78,12 @@ class PricedRounds:
             return False
         if 0 < forward_part(graph.arrays).num_ops < graph.num_ops:
             return False
-        peak = simulate(graph, Schedule.store_all(graph)).peak_bytes - graph.static_bytes
-        return peak > _TIGHT * search.limit
+        tight = _TIGHT_FREE if search.free else _TIGHT
+        return min(self._peaks) - graph.static_bytes > tight * search.limit
+
+    def _peak_of(self, line: NDArray[Any]) -> int:
+        graph = self.search.graph
+        return simulate(graph, Schedule(graph.op_names, line)).peak_bytes
 
     def _walk_first(self) -> GraphWalker:
         """Look for any schedule that fits, for a little work, so that there is one soon."""
@@ -85,7 +95,7 @@ class PricedRounds:
         return first
 
     def come_down(self) -> None:
-        """From the graph's order to the limit while the bound is made, and then from its schedule.
+        """From its line to the limit while the bound is made, and then from the bound's schedule.
 
         That schedule keeps and repeats about the right tensors, and is far above the limit.
         """

@@ -90,7 +90,7 @@ class WalkerRounds:
                 self._take_up_bound(worst, spare=len(active) > 1)
             if at == 1 and self._is_hard():
                 search.lean.take(pool)
-                PricedRounds(search, pool, self.lines[0]).come_down()
+                PricedRounds(search, pool, self.lines).come_down()
                 return
             width = segment.high - segment.low
             if at + 1 == len(segments) and search.none_fits():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from schedsim.algorithms.graphs import _priced_rounds
 from schedsim.algorithms.graphs._priced_rounds import PricedRounds
 from schedsim.algorithms.graphs.local_search import local_search
 from training_graphs import random_training_graph
@@ -52,6 +53,18 @@ def test_a_plan_depends_on_the_effort_alone(asked):
     assert asked[:2] == ["run", "done"]
     assert plans[0].makespan_s == plans[1].makespan_s
     assert plans[0].lower_bound_s == plans[1].lower_bound_s
+
+
+@pytest.mark.slow
+def test_where_the_order_is_free_walkers_begin_on_the_order_of_the_least_peak(asked, monkeypatch):
+    """They come to faster schedules there than in the graph's own order."""
+    monkeypatch.setattr(_priced_rounds, "_DEAR", 1.0)  # whatever the first annealing comes to
+    graph = layered(600, 1)
+    fixed = planned(graph, 0.55, effort=5.0)
+    asked.clear()
+    free = [planned(graph, 0.55, effort=5.0, order="free", num_threads=n) for n in (1, 2)]
+    assert asked == ["run", "done"] * 2
+    assert free[0].makespan_s == free[1].makespan_s < fixed.makespan_s
 
 
 @pytest.mark.slow
