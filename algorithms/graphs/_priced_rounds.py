@@ -7,6 +7,7 @@ of the step is above the limit, a price for bytes at every run finds faster sche
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,9 +49,19 @@ class PricedRounds:
     def __init__(
         self, search: GraphSearch, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]
     ) -> None:
-        self.search, self.pool = search, pool
-        self._peaks = [self._peak_of(line) for line in lines]
-        self.line = lines[self._peaks.index(min(self._peaks))]
+        self.search, self.pool, self._lines = search, pool, lines
+
+    @cached_property
+    def _leanest(self) -> tuple[int, NDArray[Any]]:
+        """The least peak of the lines, and the first that has it; few searches ask."""
+        graph = self.search.graph
+        peaks = [simulate(graph, Schedule(graph.op_names, it)).peak_bytes for it in self._lines]
+        least = min(peaks)
+        return least, self._lines[peaks.index(least)]
+
+    @property
+    def line(self) -> NDArray[Any]:
+        return self._leanest[1]
 
     def run(self) -> bool:
         """Search, if this graph and limit ask for it, and say whether they did."""
@@ -79,11 +90,7 @@ class PricedRounds:
         if 0 < forward_part(graph.arrays).num_ops < graph.num_ops:
             return False
         tight = _TIGHT_FREE if search.free else _TIGHT
-        return min(self._peaks) - graph.static_bytes > tight * search.limit
-
-    def _peak_of(self, line: NDArray[Any]) -> int:
-        graph = self.search.graph
-        return simulate(graph, Schedule(graph.op_names, line)).peak_bytes
+        return self._leanest[0] - graph.static_bytes > tight * search.limit
 
     def _walk_first(self) -> GraphWalker:
         """Look for any schedule that fits, for a little work, so that there is one soon."""

@@ -246,24 +246,19 @@ def _tried(attempt: Attempt, budget: int, expected: Trace) -> dict[str, Any]:
     if difference is not None:
         small = RoundingWarning in kinds
         return {**found, "result": ROUNDING if small else DIFFERENT, "differs": difference}
-    steps = [str(w.message) for w in caught if issubclass(w.category, PlainStepWarning)]
-    if any(map(_is_of_plain_steps, steps)):
+    lines = [str(w.message) for w in caught if issubclass(w.category, PlainStepWarning)]
+    told = [line for line in lines if not any(part in line for part in NOT_MEASURED)]
+    if any(part in line for line in told for part in AS_IT_IS):
         return {**found, "result": PLAIN}
     if trace.peak_bytes > found["budget_bytes"]:
         return {**found, "result": OVER}
-    return {**found, "result": TOLD if any(map(_is_of_bytes, steps)) else EQUAL}
+    return {**found, "result": TOLD if told else EQUAL}
 
 
-def _is_of_plain_steps(line: str) -> bool:
-    """Whether a line tells of steps that run as they are; the first one is not measured here."""
-    return "as it is" in line and "the first step runs as it is" not in line
-
-
-def _is_of_bytes(line: str) -> bool:
-    """Whether a line tells of bytes over the budget, in steps that are not measured here."""
-    return "the first step runs as it is" not in line and not line.startswith("a comparison with")
-
-
+NOT_MEASURED = ("the first step runs as it is", "a comparison with the plain step takes")
+"""Of lines that tell of nothing that is measured here."""
+AS_IT_IS = ("as it is", "as they are", "no step is within the budget")
+"""Of lines that tell of plain steps; others tell of bytes in steps that are not measured here."""
 SAID = (PlainStepWarning, ReplannedWarning, RoundingWarning, BlockLevelWarning)
 
 

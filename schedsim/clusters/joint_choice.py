@@ -227,13 +227,8 @@ class _Search:
 
         A single simulation of time tells it; whether all ranks fit takes many.
         """
-        least = without_host("/".join(candidate.least)).split("/")
-        return set(least) != {"none"} and self._demanded_s(candidate) >= best_s
-
-    def _demanded_s(self, candidate: StepSettings) -> float:
-        """Seconds of `candidate` with the recomputation that its memory bound demands."""
-        least = without_host("/".join(candidate.least)).split("/")
-        return self.step_s(candidate, replace(candidate.training, recompute=_of_ranks(least)))
+        demanded = _demanded(candidate)
+        return demanded.recompute != "none" and self.step_s(candidate, demanded) >= best_s
 
     def bounds_of(self, untried: list[StepSettings], best_s: float, effort: int) -> list[float]:
         """Lower bounds of candidates that were not tried, which may be faster than `best_s`.
@@ -247,7 +242,7 @@ class _Search:
                 break
             bound_s = candidate.bound_s
             if best_s < inf and number < effort // 4 and self.num_layers < most:
-                bound_s = max(bound_s, self._demanded_s(candidate))
+                bound_s = max(bound_s, self.step_s(candidate, _demanded(candidate)))
             if bound_s < best_s:
                 found.append(bound_s)
         return found
@@ -542,6 +537,12 @@ _SLIGHT = 5e-4
 def _of_ranks(every: Sequence[str]) -> str:
     """The setting of pipeline ranks with these settings: one where they are alike."""
     return every[0] if len(set(every)) == 1 else "/".join(every)
+
+
+def _demanded(candidate: StepSettings) -> Training:
+    """The settings of `candidate` with the recomputation that its memory bound demands."""
+    least = without_host("/".join(candidate.least)).split("/")
+    return replace(candidate.training, recompute=_of_ranks(least))
 
 
 def _by_rank(training: Training, degrees: Degrees) -> list[str]:

@@ -23,7 +23,6 @@ from schedsim.units import format_bytes
 from ..guards.plan_variants import PlainStepWarning
 from ..measure import storage_bytes
 from ..measure.cuda import requested_bytes
-from ..measure.storage import bytes_by_place
 from ..ranks import Ranks
 from ..ranks.members import is_spread
 from ..ranks.step_words import StepWord, agreed
@@ -35,7 +34,7 @@ from .beside.optimizer_steps import close_all
 from .beside.sharded_state import Passing, ShardedState
 from .call_report import describe_calls, describe_checks
 from .drop_in_options import DropInOptions
-from .parts.output_uses import watched
+from .parts.output_uses import by_place, watched
 from .parts.part_sizes import Binding
 from .parts.traced_part import TracedPart
 from .plans.gathered_calls import GatheredRecord, Mode, levels_of
@@ -177,7 +176,8 @@ class GatheredSession(Session):
         self._step.end()
         self._shares.look()
         self._passing = self._shares.passing()
-        self._step.given, self._step.inputs = bytes_by_place(inputs), watched(inputs)
+        self._step.inputs = watched(inputs)
+        self._step.given = by_place(self._step.inputs)
         lasting = self._shares.lasting_bytes + storage_bytes(inputs)
         if self._device.type == "cuda":
             lasting = max(lasting, requested_bytes(self._device) - self._passing.num_bytes)

@@ -23,6 +23,7 @@ from schedsim.errors import SchedsimError
 
 from ..autocasts import run_backward
 from ..measure.meters import Meter
+from ..torch_private.dynamo_settings import compiled_alone
 from ..torch_private.module_tables import buffers_of, step_hooks
 from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, unseen_writes
@@ -125,6 +126,11 @@ class _Left:
     generators: list[Tensor]
     python: Any
     state: dict[str, Any]
+
+    def by_name(self) -> dict[str, Tensor]:
+        """The loss, gradients and buffers, by the names in a `Difference`."""
+        named = {name: t for name, t, _ in self.gradients if t is not None}
+        return {"the loss": self.loss, **named, **dict(self.tensors)}
 
 
 Kept = Callable[[Tensor], Tensor]
@@ -284,18 +290,16 @@ class Both:
         return self.run(step, inputs, keywords, kept, aside)
 
     def results(
-        self,
-        step: Callable[..., Any],
-        inputs: tuple[Any, ...],
-        keywords: Mapping[str, Any],
-        *,
-        saves_elsewhere: bool = True,
+        self, step: Callable[..., Any], inputs: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> dict[str, Tensor]:
         """The loss, gradients and buffers of a plain `step`, by the names in a `Difference`."""
-        run = self._run_plain if saves_elsewhere else self.run
-        left = run(step, inputs, keywords)
-        named = {name: t for name, t, _ in left.gradients if t is not None}
-        return {"the loss": left.loss, **named, **dict(left.tensors)}
+        return self._run_plain(step, inputs, keywords).by_name()
+
+    def compiled_results(
+        self, step: Callable[..., Any], inputs: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        """Those of a plain `step` by torch.compile, which bears no hooks of saved tensors."""
+        return self.run(compiled_alone(step, "inductor", False), inputs, keywords).by_name()
 
     def draws(self, left: _Left) -> bool:
         """Whether the step with these results drew numbers: it has put the generators back."""

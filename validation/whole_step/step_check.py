@@ -22,7 +22,6 @@ from ..environment import device_memory_bytes
 from ..guards.differential import Both, Difference, NotCompared
 from ..guards.float64_step import Float64Step, in_float64
 from ..guards.plan_variants import PlainStepWarning
-from ..torch_private.dynamo_settings import compiled_alone
 from ..user_warnings import warn_user
 from ..ways.chunk import read_chunks
 from .step_planning import PlannedStep
@@ -182,9 +181,8 @@ def _by_torch_compile(
 ) -> Callable[[], Mapping[str, Tensor]]:
     def results() -> Mapping[str, Tensor]:
         own, own_loss = copy.deepcopy((model, loss))
-        compiled = compiled_alone(_plain_step(own, own_loss, len(inputs)), "inductor", False)
-        both = Both(own, own_loss, None)
-        return both.results(compiled, inputs, keywords, saves_elsewhere=False)
+        plain = _plain_step(own, own_loss, len(inputs))
+        return Both(own, own_loss, None).compiled_results(plain, inputs, keywords)
 
     return results
 

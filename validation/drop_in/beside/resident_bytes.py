@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from ...measure.cuda import requested_bytes
-from ...measure.storage import bytes_by_place
-from ..parts.output_uses import Result, alive_bytes, watched
+from ..parts.output_uses import Result, alive_bytes, by_place, watched
 from ..parts.part_sizes import Binding
 from ..parts.planned_part import PlannedPart
 from ..plans.resident_by_kind import Before
@@ -63,13 +62,12 @@ class ResidentBytes:
         self.watched_bytes = 0
         self.member = Member(step, held)
         self.others_bytes = 0
-        self._handed: dict[int, int] = {}  # inputs of the model's next forward
-        self._watched: tuple[Result, ...] = ()
+        self._handed: tuple[Result, ...] = ()  # inputs of the model's next forward
 
     def hand(self, inputs: Any) -> dict[int, int]:
         """The model is called with `inputs`; their bytes by address."""
-        self._handed, self._watched = bytes_by_place(inputs), watched(inputs)
-        return self._handed
+        self._handed = watched(inputs)
+        return by_place(self._handed)
 
     def before(
         self,
@@ -89,11 +87,10 @@ class ResidentBytes:
         results_pass
             Whether results of earlier steps are gone before the first backward.
         """
-        inputs = part.inputs_among(arguments)
-        read, step = bytes_by_place(inputs), self._step
-        step.made_before = sum(size for it, size in read.items() if it not in self._handed)
-        step.given, self._handed = self._handed | read, {}
-        step.inputs, self._watched = (*self._watched, *watched(inputs)), ()
+        inputs, step = watched(part.inputs_among(arguments)), self._step
+        read, handed = by_place(inputs), by_place(self._handed)
+        step.made_before = sum(size for it, size in read.items() if it not in handed)
+        step.given, step.inputs, self._handed = handed | read, (*self._handed, *inputs), ()
         others = sum(size for place, size in step.given.items() if place not in read)
         self.others_bytes = self.member.kept_by_others(read)
         lasting = self._held.lasting_bytes

@@ -28,7 +28,6 @@ from ...guards.state_change import ATOMS
 from ...guards.state_walk import slots_of
 from ...guards.tensor_bits import made_up_gradient
 from ...measure.storage import local
-from ...torch_private.dynamo_settings import compiled_alone
 from ...torch_private.module_tables import buffers_of, parameters_of
 from ...torch_private.pytrees import tree_leaves
 from ...whole_step.step_check import PlainMemory
@@ -133,8 +132,7 @@ def difference(
     def by_torch_compile() -> Mapping[str, Tensor]:
         own = copy.deepcopy(model)
         both = Both(own, None, None, _tensors, made_up.loss)
-        compiled = compiled_alone(lambda *a, **k: own(*a, **k), "inductor", False)
-        return both.results(compiled, inputs, keywords, saves_elsewhere=False)
+        return both.compiled_results(lambda *a, **k: own(*a, **k), inputs, keywords)
 
     with _of_leaves(model):
         recorded = record_step(model, made_up.loss, inputs, keywords, parts_may_be_scripted=True)

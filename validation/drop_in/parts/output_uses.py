@@ -86,9 +86,14 @@ def watched(tensors: Any) -> tuple[Result, ...]:
     return tuple(Result(storage_weakly(it), it.data_ptr(), it.nbytes()) for it in storages(tensors))
 
 
+def by_place(results: Iterable[Result]) -> dict[int, int]:
+    """Address -> bytes of the storages of `results`, of which two may share one."""
+    return {r.place: r.size_bytes for r in results}
+
+
 def bytes_of(results: Iterable[Result]) -> int:
     """Bytes of `results`; storages that two share count once."""
-    return sum({r.place: r.size_bytes for r in results}.values())
+    return sum(by_place(results).values())
 
 
 def alive_bytes(results: Iterable[Result]) -> int:

@@ -68,15 +68,19 @@ def transposed(output, target):
     return cross_entropy(output.transpose(1, 2), target)
 
 
+def both(way, loss):
+    """What `train` returns of the plain model, and of its twin within a budget."""
+    torch.manual_seed(0)
+    plain = Tagger()
+    model = copy.deepcopy(plain)
+    return train(plain, plain, loss), train(within(model, way), model, loss)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["in place", "backend"])
 def test_what_only_lacking_gradients_reach_gets_none(way):
     """Zeros would let weight decay shrink it, without a word, from the second length on."""
-    torch.manual_seed(0)
-    plain = Tagger()
-    model = copy.deepcopy(plain)
-    gradients, parameters, _ = train(plain, plain, flat)
-    found, trained, lines = train(within(model, way), model, flat)
+    (gradients, parameters, _), (found, trained, lines) = both(way, flat)
     assert [it is None for it in found] == [it is None for it in gradients]
     assert all(map(torch.equal, trained, parameters))
     assert lines == []
@@ -105,11 +109,7 @@ def test_outputs_are_freed_where_the_loop_drops_them():
 @pytest.mark.parametrize("way", ["in place", "backend"])
 def test_gradients_in_other_strides_are_told_of(way):
     """They are copied before the backward sees them: sums in another order have other last bits."""
-    torch.manual_seed(0)
-    plain = Tagger()
-    model = copy.deepcopy(plain)
-    _, parameters, _ = train(plain, plain, transposed)
-    _, trained, lines = train(within(model, way), model, transposed)
+    (_, parameters, _), (_, trained, lines) = both(way, transposed)
     assert all(map(torch.allclose, trained, parameters))
     [line] = lines
     assert "in other strides than its outputs have" in line
