@@ -154,9 +154,12 @@ class ConfigFields:
         found = []
         for field in ("hidden_act", "hidden_activation", "activation_function"):
             value = self.get(field)
-            if value is None or value in _ONE_KERNEL:
+            if value is None:
                 continue
-            if value not in _SEVERAL_KERNELS:
+            word = value if isinstance(value, str) else ""
+            if word in _ONE_KERNEL:
+                continue
+            if word not in _SEVERAL_KERNELS:
                 known = sorted(_ONE_KERNEL | _SEVERAL_KERNELS)
                 near = did_you_mean(str(value), known, f"one of {', '.join(known)}")
                 raise SchedsimError(f"{self.name}: {field} {value!r} has no formula", hint=near)

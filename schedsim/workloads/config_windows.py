@@ -110,7 +110,7 @@ def _num_sliding(kinds: object, num_layers: int, name: str) -> int:
     if not isinstance(kinds, list) or not kinds:
         raise SchedsimError(f"{name}: layer_types {kinds!r} is no list of kinds")
     for kind in kinds:
-        if kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise SchedsimError(
                 f"{name}: layer_types {kind!r} has no formula", hint=f"{' and '.join(_KINDS)} have"
             )

@@ -47,7 +47,7 @@ def test_what_changes_nothing_is_not_told():
     assert notes(**harmless) == ()
 
 
-@pytest.mark.parametrize("value", ["sillu", "xielu", 3])
+@pytest.mark.parametrize("value", ["sillu", "xielu", 3, ["silu"], {"silu": 1}])
 def test_an_activation_that_is_unknown_is_refused(value):
     """It may keep anything."""
     with pytest.raises(SchedsimError, match=r"hidden_act .* has no formula"):

@@ -78,7 +78,7 @@ def test_kinds_of_layers_come_first():
     kinds = ["full_attention", "sliding_attention"]
     assert read("qwen3", sliding_window=64, layer_types=kinds, use_sliding_window=True) == (64, 6)
     assert read("qwen3", sliding_window=64, layer_types=kinds[:1]) == (0, 0)
-    for wrong in (["linear_attention"], [], "full_attention"):
+    for wrong in (["linear_attention"], [["full_attention"]], [{}], [], "full_attention"):
         with pytest.raises(SchedsimError, match="layer_types"):
             read("qwen3", sliding_window=64, layer_types=wrong)
 
