@@ -273,11 +273,7 @@ class Architecture:
         >>> get_architecture("gpt-oss-20b").seen_tokens(4096)  # 128 in every second layer
         1087.0
         """
-        width = min(self.window, seq)
-        # The first tokens of a window see fewer, as those of a sequence do.
-        windowed = width - width**2 / (2 * seq)
-        share = self.num_windowed / self.num_layers
-        return share * windowed + (1 - share) * seq / 2
+        return seen_tokens(seq, self.window, self.num_windowed / self.num_layers)
 
     def model_flops(self, seq: int) -> float:
         """Floating point operations of a training step per token, as MFU counts them.
@@ -291,3 +287,19 @@ class Architecture:
             weights += self.vocab * self.hidden
         both = self.attention.query_width + self.attention.output_width
         return 6.0 * weights + 6.0 * self.num_layers * both * seq
+
+
+def seen_tokens(seq: int, window: int, share: float) -> float:
+    """Tokens that a token of a causal sequence attends to, where a `share` of layers has a window.
+
+    The mean over tokens and layers.
+
+    Examples
+    --------
+    >>> seen_tokens(4096, 0, 0.0), seen_tokens(4096, 128, 0.5)
+    (2048.0, 1087.0)
+    """
+    width = min(window, seq)
+    # The first tokens of a window see fewer, as those of a sequence do.
+    windowed = width - width**2 / (2 * seq)
+    return share * windowed + (1 - share) * seq / 2

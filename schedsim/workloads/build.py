@@ -104,10 +104,12 @@ def _notes(options: WorkloadOptions, config: ModelConfig) -> tuple[tuple[str, ..
     if name not in ARCHITECTURES and not name.startswith(PREFIX):
         return (), ""
     model = get_architecture(name)
-    if not 0 < model.window < config.seq:
+    if not 0 < model.window < config.seq or not model.num_windowed:
         return model.notes, ""
     window = f"its window of {model.window} tokens in {model.num_windowed} layers"
-    return model.notes, f", attention without {window}"
+    if config.attention == "flash":
+        return model.notes, f", attention with {window}"
+    return model.notes, f", eager attention computes what {window} leaves out, too"
 
 
 def model_record(config: ModelConfig, *, split_layers: bool = False) -> ModelRecord:

@@ -6,8 +6,11 @@ The accounting follows `transformer_layer`, with flash or eager attention. Speci
 - Latent attention (DeepSeek-AI 2024, "DeepSeek-V2", arXiv 2405.04434, section 2.1) keeps both
   latents before and after their norm; keys are concatenated from the latent's part and the
   position's part, values are read in place.
-- Rotary position codes are applied in place; attention counts the whole sequence, even in layers
-  with a window, and logits of sinks take no memory.
+- Rotary position codes are applied in place, and logits of sinks take no memory.
+- Attention counts the products of a whole sequence, without halving for the causal mask. Where some
+  layers have a window, the products of flash attention are as many fewer as those of a causal mask
+  are, and each layer takes the mean of all; eager attention computes what a window leaves out, too.
+  Bytes are the same.
 - Each token goes to as many experts as the model says, and no token is dropped. Each of its experts
   gets a copy of the token; their outputs are weighted and added up.
 - The whole model is on one device; `schedsim.clusters` is for parallelism.
@@ -197,7 +200,10 @@ def _mix(tape: StageTape, config: LanguageModelConfig, reads: tuple[str, str, st
     element, heads = tape.element_bytes, sizes.num_heads
     rows = config.batch * config.seq * heads
     made = rows * sizes.value * element
-    scored, weighed = (2 * rows * config.seq * w for w in (sizes.head_width, sizes.value))
+    seen = config.seq
+    if config.attention == "flash":
+        seen = round(2 * config.architecture.seen_tokens(config.seq))
+    scored, weighed = (2 * rows * seen * w for w in (sizes.head_width, sizes.value))
     query, key, value = reads
     sinks = heads if sizes.sinks else 0
     if config.attention == "flash":

@@ -66,6 +66,8 @@ def config_of(model: Architecture) -> TransformerConfig | LanguageModelConfig:
         dropout=model.dropout,
         dtype="fp16" if plain else "bf16",
         attention="eager" if plain else "flash",
+        window=model.window,
+        windowed_share=model.num_windowed / model.num_layers if model.window else 0.0,
     )
 
 

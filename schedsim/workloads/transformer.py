@@ -60,6 +60,8 @@ class TransformerConfig:
         Embedding table, learned positions (0: none), head sharing the embedding's weights.
     embedding, head
         Whether the model begins with an embedding and ends with norm, logits and loss.
+    window, windowed_share
+        Tokens that a token attends to at most in a share of the layers; 0 for none.
     patch, image, classes
         For vision: patch and image edge in pixels, number of classes; 0 for text.
     """
@@ -85,6 +87,8 @@ class TransformerConfig:
     tied: bool = True
     embedding: bool = False
     head: bool = False
+    window: int = 0
+    windowed_share: float = 0.0
     patch: int = 0
     image: int = 0
     classes: int = 0

@@ -9,6 +9,8 @@ What the paper does not say, and is assumed here:
   and the dropped-out weights (the paper's 5 a s^2 b).
 - Flash attention (Dao et al. 2022) keeps q, k, v, its output and 4 bytes per row and head; dropout
   masks are drawn again from their seed. Its backward computes five products, not four.
+  Where some layers have a window, its products are as many fewer as those of a causal mask are, and
+  each layer takes the mean of all.
 - Selective recomputation runs scores, softmax and its dropout again, and not the product with v.
 - Grouped queries: keys and values have `kv_heads` heads and are never expanded.
 - Rotary position codes are applied to q and k in place: no bytes, and no time worth counting.
@@ -24,6 +26,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .architecture import seen_tokens
 from .devices import DTYPE_BYTES
 from .ops import OpRecord, StageRecord
 
@@ -67,6 +70,8 @@ def attention_block(config: TransformerConfig) -> StageRecord:
     ]
     backward: list[OpRecord] = []
     if config.attention == "flash":
+        seen = round(2 * seen_tokens(s, config.window, config.windowed_share))
+        product = 2 * config.batch * s * seen * h // t
         stats = 4 * config.batch * config.num_heads // t * s
         forward.append(
             OpRecord("attention", ("q", "k", "v"), {"c": q, "lse": stats}, 2 * product, 0, ("lse",))

@@ -165,12 +165,17 @@ def test_what_a_configuration_s_formula_leaves_out_is_told(tmp_path):
     fields = {"quantization_config": {"quant_method": "fp8"}, "sliding_window": 64}
     path.write_text(json.dumps({"model_type": "mistral", **SMALL, **fields}))
 
-    def lines(seq, preset=f"hf:{path}"):
-        return build_workload(WorkloadOptions(preset=preset, seq=seq)).assumptions[2:]
+    def lines(seq, preset=f"hf:{path}", attention=None):
+        options = WorkloadOptions(preset=preset, seq=seq, attention=attention)
+        return build_workload(options).assumptions[2:]
 
     times, note = lines(128)
-    assert times.endswith(", attention without its window of 64 tokens in 3 layers")
+    assert times.endswith(", attention with its window of 64 tokens in 3 layers")
     assert note.startswith("quantization_config is not used")
     assert "attention" not in lines(64)[0]
-    assert lines(4096, "gpt-oss-20b")[0].endswith("without its window of 128 tokens in 12 layers")
+    assert lines(4096, "gpt-oss-20b")[0].endswith("with its window of 128 tokens in 12 layers")
+    eager = lines(128, attention="eager")[0]
+    assert eager.endswith(
+        "eager attention computes what its window of 64 tokens in 3 layers leaves out, too"
+    )
     assert len(lines(128, "llama3-8b")) == 1

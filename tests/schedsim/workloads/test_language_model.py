@@ -23,12 +23,15 @@ ROOFLINE = Roofline(get_device("a100-80gb"), 1.0)
 
 
 @pytest.mark.parametrize("attention", ["flash", "eager"])
-@pytest.mark.parametrize("name", ["llama2-7b", "llama3-8b"])
+@pytest.mark.parametrize("name", ["llama2-7b", "llama3-8b", "mistral-7b"])
 def test_a_model_that_both_accountings_write_is_the_same(name, attention):
     """Stage by stage, sizes and seconds; and the graph's peak."""
     config = replace(PRESETS[name], num_layers=2, seq=256, batch=3, attention=attention)
+    model = replace(get_architecture(name), num_layers=2)
+    if model.window:
+        config, model = replace(config, window=64), replace(model, window=64, num_windowed=2)
     other = LanguageModelConfig(
-        architecture=replace(get_architecture(name), num_layers=2),
+        architecture=model,
         seq=256,
         batch=3,
         attention=attention,
@@ -132,3 +135,36 @@ def test_options_that_it_takes_change_the_model():
     )
     plan = schedsim.plan(built.workload, "70%")
     assert plan.feasible
+
+
+def _flops_and_kept(name, seq, attention="flash", **changes):
+    model = replace(get_architecture(name), num_layers=6, **changes)
+    config = LanguageModelConfig(architecture=model, seq=seq, attention=attention)
+    ops = [
+        op for stage in language_model(config).stages for op in (*stage.forward, *stage.backward)
+    ]
+    return sum(op.flops for op in ops), [op.writes for op in ops]
+
+
+def test_windows_lower_the_products_of_flash_attention_alone():
+    """By the share of a causal mask that they leave out; bytes, short sequences, and eager stay."""
+    windowed, whole = {"window": 128, "num_windowed": 3}, {"window": 0, "num_windowed": 0}
+    few, kept = _flops_and_kept("gpt-oss-20b", 4096, **windowed)
+    many, kept_of_all = _flops_and_kept("gpt-oss-20b", 4096, **whole)
+    assert kept == kept_of_all
+    sizes = get_architecture("gpt-oss-20b").attention
+    # Seven products of a whole sequence in each layer: two forward, five backward.
+    products = 6 * 7 * 2 * 4096 * 4096 * sizes.num_heads * sizes.head_width
+    seen = (128 - 128**2 / (2 * 4096)) / 2048
+    assert many - few == pytest.approx(products * (1 - (1 + seen) / 2), rel=1e-4)
+    for seq, attention in ((128, "flash"), (4096, "eager")):
+        ways = (_flops_and_kept("gpt-oss-20b", seq, attention, **it)[0] for it in (windowed, whole))
+        assert len(set(ways)) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "gemma3-4b", "mistral-7b"])
+def test_a_wider_window_takes_no_less_time(name):
+    """And one as wide as the sequence as much as none."""
+    found = [_flops_and_kept(name, 8192, window=2**k, num_windowed=3)[0] for k in range(4, 14)]
+    assert found == sorted(found)
+    assert found[-1] == _flops_and_kept(name, 8192, window=0, num_windowed=0)[0]
