@@ -92,6 +92,25 @@ def order_draws(program: Program) -> None:
             program.calls[later].tokens += (earlier,)
 
 
+def order_messages(program: Program, messages: Sequence[int]) -> None:
+    """Keep calls for which other ranks wait in the order of the trace, and each in its half.
+
+    So ranks whose schedules differ still send the same messages in the same order. O(calls) for
+    each pair of successive messages that the data does not force into that order.
+
+    Parameters
+    ----------
+    messages
+        Places of these calls, in order.
+    """
+    if not messages:
+        return
+    split = [program.seed, *messages]
+    for earlier, later in pairwise(sorted(split)):
+        if not _depends(program, later, earlier):
+            program.calls[later].tokens += (earlier,)
+
+
 def _depends(program: Program, later: int, earlier: int) -> bool:
     """Whether call `later` needs a result of call `earlier`, however indirectly."""
     stack, seen = [later], {later}

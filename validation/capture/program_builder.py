@@ -40,6 +40,13 @@ _ALIASES = (aten.detach.default, aten.alias.default)
 _COMMUNICATE = ("c10d", "c10d_functional", "_c10d_functional", "_dtensor", "symm_mem")
 """Namespaces of ops that all ranks run together."""
 
+# They return what they are given, once its message has come; a trace does not tell.
+_WAITS = tuple(
+    op.default
+    for op in (getattr(torch.ops._c10d_functional, "wait_tensor", None),)
+    if op is not None
+)
+
 
 def build_program(traced: Traced, skeleton: Skeleton) -> Program:
     """The program of a traced step.
@@ -246,7 +253,9 @@ class ProgramBuilder:
                 call.outputs.append(-1)
                 became.append(None)
             elif isinstance(fake, torch.Tensor):
-                if is_op:
+                if target in _WAITS:
+                    self.by_key[storage_key(fake)] = program.values[args[0].value].storage
+                elif is_op:
                     self._see_view(fake, target, position, args)
                 value = self._value(fake, "computed", index, position)
                 call.outputs.append(value)

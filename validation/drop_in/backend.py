@@ -16,10 +16,10 @@ from schedsim.errors import SchedsimError, UnsupportedError
 
 from ..capture.eager_paths import EagerAnswers
 from ..capture.explicit_masks import explicit_masks_round
-from ..capture.program import Program
-from ..capture.program_builder import communicates
 from ..compiled.without_backward import compiled_without_backward, needs_no_gradient
 from ..guards.plan_variants import PlainStepWarning
+from ..ranks.messages import messages_of
+from ..torch_private.async_results import arrived_with_gradient, examples_arrived, waits
 from ..torch_private.compile_questions import answering
 from ..torch_private.compiled_models import modules_given, options_given
 from ..torch_private.dynamo_graphs import (
@@ -52,7 +52,7 @@ from ..torch_private.grouped_products import grouped_products
 from ..torch_private.replaced_data import break_at_replaced_data
 from ..torch_private.sharded_groups import gathers_around
 from ..torch_private.skipped_frames import breaks_so_far, given_to, name_of, skipped_code
-from ..torch_private.storage_refs import share_of
+from ..torch_private.storage_refs import is_spread_over_ranks
 from ..user_warnings import warn_user
 from .drop_in_options import DropInOptions
 from .failed_forwards import FailedForwards
@@ -65,6 +65,7 @@ from .parts.sized_parts import SizedParts, has_open_sizes
 from .parts.traced_part import TracedPart
 from .parts.whole_layers import keep_layers_whole
 from .plans.loop_round import THE_ROUND
+from .ranks_of_graph import RanksOfGraph
 from .session import Session
 from .traced_python import TracedPython, counted_since
 
@@ -96,7 +97,7 @@ def schedsim(
     SchedsimError
         An option is invalid.
     UnsupportedError
-        The graph is of a model that is sharded by FSDP2, or its tensors are spread over ranks.
+        The graph is of a model that is sharded by FSDP2.
     """
     try:
         return _planned(graph_module, inputs, options, mode)
@@ -126,19 +127,21 @@ def _planned(
             "around its graph; schedsim.rematerialize(model, inputs, budget, in_place=True) does",
             hint="in_place=True",
         )
-    _refuse_spread(inputs)
     guard_hooks()
     keep_layers_whole(graph_module)
     _say_last_trace()
     python = TracedPython(graph_module)
     session = session_of(options)
     _say_masks(session, graph_module)
-    part = compiled_part(session, graph_module, inputs)
+    together = RanksOfGraph.of(inputs, session)
+    with together.tracing():
+        part = compiled_part(session, graph_module, inputs)
 
     def run(*arguments: Any) -> Any:
         python.refuse_changed()
         _frames.num_runs += 1
-        return part(*arguments)
+        with together.running(arguments):
+            return part(*arguments)
 
     return run
 
@@ -169,27 +172,6 @@ def _say_last_trace() -> None:
             "torch._dynamo.config.recompile_limit allows more traces; " + remedy,
             PlainStepWarning,
         )
-
-
-def _refuse_spread(inputs: list[Any]) -> None:
-    """Refuse graphs of tensor parallel models: all ranks would have to run one schedule of them."""
-    for i, one in enumerate(inputs):
-        if isinstance(one, torch.Tensor) and share_of(one) is not one:
-            raise UnsupportedError(
-                f"input {i} of a graph is a DTensor of shape {tuple(one.shape)}: its ops "
-                "communicate, and a backend plans on each rank for itself; level='block' plans "
-                "for all: schedsim.rematerialize(model, (x, target), budget, loss, level='block')",
-                hint="level='block'",
-            )
-
-
-def _refuse_communication(program: Program) -> None:
-    """Refuse ops that all ranks run together: each plans for itself, and compares schedules."""
-    for call in program.calls:
-        if communicates(call.target):
-            raise UnsupportedError(
-                f"all ranks run its op {call.name} together, and each plans for itself"
-            )
 
 
 def _refuse_checkpointed_writes(graph_module: torch.fx.GraphModule) -> None:
@@ -370,9 +352,19 @@ def compiled_part(
     session: Session, graph_module: torch.fx.GraphModule, inputs: list[Any]
 ) -> Callable[..., Any]:
     """`graph_module` as a part of the steps of `session`; unchanged, with a note, if not."""
+    if any(map(waits, inputs)):
+        part = compiled_part(session, graph_module, examples_arrived(graph_module, inputs))
+        return lambda *arguments: part(*map(arrived_with_gradient, arguments))
     _refuse_checkpointed_writes(graph_module)
     name_classes(graph_module)
     unpack_at_once(graph_module)
+    if any(map(is_spread_over_ranks, inputs)):
+        if session.options.compile:
+            session.say_uncompiled(
+                "tensors of its graphs are spread over ranks, whose messages no compiled group "
+                "holds"
+            )
+        return _part_of_fixed_sizes(session, graph_module, inputs, False)
     if session.options.compile and has_open_sizes(inputs):
         if needs_no_gradient(inputs) and not session.is_distributed:
             call = compiled_without_backward(graph_module, inputs)
@@ -403,11 +395,14 @@ def _part_of_fixed_sizes(
         made: list[TracedPart] = []
 
         def prepare(
-            joint: torch.fx.GraphModule, num_outputs: int, fixed: frozenset[int]
+            joint: torch.fx.GraphModule,
+            num_outputs: int,
+            fixed: frozenset[int],
+            places: Sequence[int],
         ) -> TracedPart:
-            found = joint_part(joint, num_outputs, fixed, names, changing, doubted)
+            found = joint_part(joint, num_outputs, fixed, names, changing, doubted, places)
             if session.is_distributed and torch.distributed.get_world_size() > 1:
-                _refuse_communication(found.program)
+                session.agree_on(messages_of(found.program))
             name = f"part{len(session.parts)}" if session.parts else "step"
             lacking = [i for i, its in (strides or {}).items() if its is None]
             part = TracedPart(session, found, name, compiled=compiled, lacking=lacking)

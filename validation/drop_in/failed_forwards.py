@@ -68,6 +68,9 @@ class FailedForwards:
             session.say_undone("ran out of memory, and all that it had changed is as before it")
             raise
         except Exception as error:
+            if session.sends:  # other ranks would have to run it again, too
+                session.say_undone("raised, and all that it had changed is as before it")
+                raise
             session.is_undone = session.calls_again and _is_first_of_call()
             if not session.is_undone:
                 before.restore()

@@ -1,15 +1,16 @@
-"""The steps of a model whose blocks gather their parameters, by FSDP2; ops inside are scheduled.
+"""The steps of a model that ranks run together, by FSDP2 or split layers; ops are scheduled.
 
 The hooks of FSDP2 break Dynamo's graphs, so that each block is a part of the step: PyTorch gathers,
-frees, prefetches and reduces around it as in a plain step. In which order the ranks communicate so
-does not depend on the schedules, and each rank follows a plan of its own.
+frees, prefetches and reduces around it as in a plain step. Split layers (tensor parallelism) send
+messages within graphs; each schedule sends them once, in the order of the trace. In which order the
+ranks communicate so does not depend on the schedules, and each rank follows a plan of its own.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +23,14 @@ from schedsim.units import format_bytes
 
 from ..guards.plan_variants import PlainStepWarning
 from ..measure import storage_bytes
+from ..measure.allocator import close_waiting
 from ..measure.cuda import requested_bytes
 from ..ranks import Ranks
 from ..ranks.members import is_spread
-from ..ranks.step_words import StepWord, agreed
+from ..ranks.step_words import StepWord, agreed, shapes_of
 from ..torch_private import sharded_groups as private
 from ..torch_private.graph_tasks import when_backward_ends
+from ..torch_private.skipped_frames import hooks_run_as_they_are
 from .beside.allocator_room import AllocatorRoom
 from .beside.held_state import may_record
 from .beside.optimizer_steps import close_all
@@ -47,17 +50,15 @@ from .session import Session
 
 
 def refuse_other_communication(model: nn.Module) -> None:
-    """Refuse models that communicate in other ways than by gathering whole parameters.
+    """Refuse models that communicate in other ways than by gathering or split parameters.
 
     Raises
     ------
     UnsupportedError
-        Ops of `model` communicate: ranks would have to run one schedule of them.
+        Modules of `model` communicate where no graph shows it.
     """
     states = list(private.states(model))
     where = None
-    if any(map(private.splits_ops, states)) or not states:
-        where = "tensor parallelism"
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         where = "SyncBatchNorm"
     if any(True for state in states for _ in private.held_gradients(state)):
@@ -67,8 +68,8 @@ def refuse_other_communication(model: nn.Module) -> None:
         )
     if where is not None:
         raise UnsupportedError(
-            f"ops of {type(model).__name__} communicate ({where}), and in place each rank plans "
-            "for itself",
+            f"ops of {type(model).__name__} communicate ({where}) in functions of their own, which "
+            "no graph shows",
             hint="give the loss, with level='block': schedsim.rematerialize(model, (x, target), "
             "budget, loss, level='block')",
         )
@@ -83,7 +84,11 @@ class GatheredSession(Session):
     def __init__(self, model: nn.Module, options: DropInOptions, ranks: Ranks) -> None:
         self._shares = ShardedState(model, options)
         super().__init__(replace(options, dynamic=False), self._shares)
-        self._ranks = ranks
+        self.ranks = ranks
+        self.sends = private.splits(model)
+        if self.sends:
+            self._wait_promptly()
+            hooks_run_as_they_are(model)
         self._model = weakref.ref(model)
         self._device = next(model.parameters()).device
         self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
@@ -123,7 +128,7 @@ class GatheredSession(Session):
         may_start = not self._recorder.is_on and may_record()
         lasting = self._begun(inputs) if begins else None
         self._say_optimizers()
-        self._agree(lambda: self._plan_beside(lasting))
+        self._agree(lambda: self._plan_beside(lasting), inputs)
         if not begins:
             return
         if not self.is_rehearsing:
@@ -134,6 +139,7 @@ class GatheredSession(Session):
         if not may_start or not is_read:
             return
         if self.parts and all(part.is_measured for part in self.parts):
+            close_waiting()  # records of other models, whose steps have ended
             meter = outside_meter(self._device)
             if meter is not None:
                 self._watch(self._recorder.begin(meter))
@@ -190,25 +196,22 @@ class GatheredSession(Session):
         if model is not None and is_spread(model):  # else nothing is left to gather (unshard)
             self._agree(lambda: None)
 
-    def _agree(self, work: Callable[[], None]) -> None:
+    def _agree(self, work: Callable[[], None], inputs: Any = None) -> None:
+        model = self._model()
+
         def word() -> StepWord:
             work()
-            return StepWord("trains" if torch.is_grad_enabled() else "runs without gradients")
+            does = "trains" if torch.is_grad_enabled() else "runs without gradients"
+            if not self.sends or model is None:
+                return StepWord(does)
+            return StepWord(does, inputs=shapes_of(inputs), split_with=private.split_over(model))
 
-        agreed(self._ranks.gather_from("start a step", word), self._ranks.members)
+        agreed(self.ranks.gather_from("start a step", word), self.ranks.members)
 
     def _plan_beside(self, lasting_bytes: int | None) -> None:
         if lasting_bytes is not None:
             beside = lasting_bytes
             self._room.beside(lambda: self._gathered.begin(beside))
-
-    def running(self) -> AbstractContextManager[None]:
-        """Around a forward, in which ranks gather: an error of one reaches all."""
-        return self._ranks.running("run a step")
-
-    def telling(self) -> AbstractContextManager[None]:
-        """Around the backward of a part: no other rank waits for us there, but all do later."""
-        return self._ranks.telling("run a step")
 
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
         """The number of the schedule by which `part` must run."""

@@ -82,7 +82,9 @@ def in_place(
 
 def restore(model: nn.Module) -> nn.Module:
     """Remove the budget of `model`, and return it as it was before ``in_place=True``."""
-    if isinstance(replacement_of(inside(model)), BudgetedCall):
+    call = replacement_of(inside(model))
+    if isinstance(call, BudgetedCall):
+        call.session.is_over()
         call_instead(inside(model), None)
         frees_when_it_may(model)
     return model

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from schedsim.errors import InfeasibleBudgetError
+from schedsim.errors import InfeasibleBudgetError, UnsupportedError
 from schedsim.plans.plan import Plan
 from schedsim.units import format_bytes
 
@@ -24,7 +25,10 @@ from ..dry_cuda import has_values
 from ..guards.plan_variants import PlainStepWarning, ReplannedWarning, RoundingWarning
 from ..measure.allocator import NO_BLOCKS
 from ..measure.storage import storage_bytes
+from ..ranks import ALONE, Ranks
 from ..ranks.members import has_ranks
+from ..ranks.messages import said_messages
+from ..torch_private.prompt_messages import prompt_from_now_on
 from ..torch_private.skipped_frames import breaks_so_far
 from ..torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, weakly
 from ..user_warnings import warn_user
@@ -77,6 +81,10 @@ class Session(ABC):
         What stands for the block of autocast in which the last call has begun; or ``None``.
     lines_of_call
         Gives the lines on what giving the budget took, once that is known in bytes.
+    ranks
+        The ranks that run steps together, if ops or what is around graphs communicates.
+    sends
+        Whether graphs of steps send messages, for which other ranks wait.
     """
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
@@ -95,6 +103,9 @@ class Session(ABC):
         self._recorder = StepRecorder(self._step, self._end_record)
         self.awaits_call = False
         self.cast: Any = None
+        self.ranks: Ranks = ALONE
+        self.sends = False
+        self._prompt: Any = None
         self.lines_of_call: Callable[[int], Iterator[str]] | None = None
         self._optimizers = OptimizerSteps(
             held, self._resident.things_around, self.is_trained, self.wants_record
@@ -107,12 +118,49 @@ class Session(ABC):
     # -- around what runs -------------------------------------------------------------------------
 
     def running(self) -> AbstractContextManager[None]:
-        """Around a forward of the whole model, for sessions of several ranks."""
-        return nullcontext()
+        """Around a forward, in which ranks wait for each other: an error of one reaches all."""
+        return self.ranks.running("run a step")
 
     def telling(self) -> AbstractContextManager[None]:
-        """Around the backward of a part, for sessions of several ranks."""
-        return nullcontext()
+        """Around the backward of a part, for which other ranks wait there, or later."""
+        if self.sends:
+            return self.ranks.running("run a step")
+        return self.ranks.telling("run a step")
+
+    def _wait_promptly(self) -> None:
+        """Let the loop's messages wait in Python from now on, where an error of others is heard."""
+        if self._prompt is None and not torch.cuda.is_available():  # NCCL waits on the device
+            self._prompt = weakref.finalize(self, prompt_from_now_on())
+            self._prompt.atexit = False
+
+    def is_over(self) -> None:
+        """The model has its budget no more."""
+        if self._prompt is not None:
+            self._prompt()
+
+    def agree_on(self, messages: Sequence[str]) -> None:
+        """All ranks have traced a graph that sends these messages, if it sends any.
+
+        A schedule runs each of them once, in the order of the trace: whatever schedules the ranks
+        choose, the messages of one graph meet.
+
+        Raises
+        ------
+        UnsupportedError
+            It is not known which ranks they go to.
+        SchedsimError
+            The graphs of the ranks send others.
+        """
+        if not messages:
+            return
+        if self.ranks.alone:
+            raise UnsupportedError(
+                f"other ranks wait for its op {messages[0].partition('(')[0]}, and no DTensor says "
+                "which ranks these are"
+            )
+        self._wait_promptly()
+        self.sends = True
+        self.ranks.same("trace a graph", {"the messages of a graph": said_messages(messages)})
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
@@ -154,6 +202,10 @@ class Session(ABC):
     def say_rounding(self, line: str) -> None:
         """Say in `line` why steps are the plain ones within rounding, once."""
         self._tell(line, RoundingWarning)
+
+    def say_uncompiled(self, why: str) -> None:
+        """Say why steps run op by op, within the budget, where compiled ones were asked for."""
+        self._tell(f"steps run op by op and are not compiled: {why}", PlainStepWarning)
 
     def note_written(self, tensors: Sequence[torch.Tensor]) -> None:
         """A forward writes `tensors`, which were there before it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
@@ -46,12 +47,24 @@ def _members(model: nn.Module) -> tuple[int, ...]:
 
 def mesh_ranks(model: nn.Module) -> set[int]:
     """The ranks of the meshes that parameters of `model` are sharded or replicated over."""
+    return mesh_ranks_of(model.parameters())
+
+
+def mesh_ranks_of(tensors: Iterable[Any]) -> set[int]:
+    """The ranks of the meshes that some of `tensors` are sharded or replicated over."""
     found: set[int] = set()
-    for parameter in model.parameters():
-        mesh: Any = getattr(parameter, "device_mesh", None)
+    for tensor in tensors:
+        mesh: Any = getattr(tensor, "device_mesh", None)
         if mesh is not None:
             found.update(mesh.mesh.flatten().tolist())
     return found
+
+
+def ranks_among(members: set[int]) -> Ranks:
+    """Those of `members` that run graphs together with this rank; `ALONE` if there are none."""
+    if not has_ranks() or _is_fake() or len(members) < 2 or dist.get_rank() not in members:
+        return ALONE
+    return Ranks.among(tuple(sorted(members)), bound=True)
 
 
 def is_spread(model: nn.Module) -> bool:

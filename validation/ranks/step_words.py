@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from schedsim.errors import SchedsimError
 
+from ..torch_private.pytrees import tree_leaves
 from .failures import agree_on
 
 Forms = tuple[str, ...]
@@ -31,6 +34,10 @@ class StepWord:
     fitting
         Numbers of its plans whose state of Python is the present one, by the forms of all ranks
         that they were made for.
+    inputs
+        The shapes of what it is given.
+    split_with
+        The ranks with which it computes each layer together, itself among them; may be none.
     """
 
     does: str
@@ -38,6 +45,8 @@ class StepWord:
     autocast: str = ""
     num_changes: int = 0
     fitting: Mapping[Forms, tuple[int, ...]] = field(default_factory=dict)
+    inputs: str = ""
+    split_with: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ def agreed(words: Sequence[StepWord], members: Sequence[int]) -> Agreed:
             f"rank {members[late]} goes on with an earlier plan than rank {members[early]}",
             "call replan, use and apply on all ranks, as they run one schedule",
         )
+    _same_inputs(words, members)
     forms = tuple(word.form for word in words)
     numbers = [frozenset(word.fitting.get(forms, ())) for word in words]
     return Agreed(forms, frozenset.intersection(*numbers))
@@ -79,6 +89,25 @@ def _same(said: Sequence[str], members: Sequence[int], hint: str) -> None:
     for rank, its in zip(members, said, strict=True):
         if its != said[0]:
             raise _error(f"rank {rank} {its}, while rank {members[0]} {said[0]}", hint)
+
+
+def _same_inputs(words: Sequence[StepWord], members: Sequence[int]) -> None:
+    given = {rank: word.inputs for rank, word in zip(members, words, strict=True)}
+    for rank, word in zip(members, words, strict=True):
+        for other in word.split_with:
+            if given.get(other, word.inputs) != word.inputs:
+                raise _error(
+                    f"rank {other} is given {given[other]}, while rank {rank} is given "
+                    f"{word.inputs}, and both compute each layer together",
+                    "give the ranks of one tensor-parallel group the same batch",
+                )
+
+
+def shapes_of(given: Any) -> str:
+    """The shapes and types of the tensors in `given`, in words."""
+    tensors = (it for it in tree_leaves(given) if isinstance(it, Tensor))
+    rows = [f"{tuple(it.shape)} {str(it.dtype).removeprefix('torch.')}" for it in tensors]
+    return ", ".join(rows) or "no tensor"
 
 
 def _error(message: str, hint: str) -> Any:

@@ -18,6 +18,7 @@ from .in_place_strides import strides_kept_in_place
 from .kept_checks import checks_kept
 from .kernel_layouts import true_layouts
 from .op_modes import without_modes
+from .opaque_places import OpaquePlaces
 from .quiet_traces import backward_as_it_runs, draws_kept, quiet_loggers
 from .storage_refs import storage_key
 
@@ -116,7 +117,7 @@ def _put_apart(tangents: list[Any], arguments: Sequence[Any]) -> None:
 def compiled_in_halves(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
-    prepare: Callable[[torch.fx.GraphModule, int, frozenset[int]], Any],
+    prepare: Callable[[torch.fx.GraphModule, int, frozenset[int], Sequence[int]], Any],
     strides: Mapping[int, Strides] | None = None,
     *,
     keeps_draws: bool = True,
@@ -129,8 +130,9 @@ def compiled_in_halves(
     Parameters
     ----------
     prepare
-        Of the joint graph, its number of forward outputs, and the positions of inputs that stay
-        where they are; the object has ``forward(arguments) -> [*outputs, *saved]`` and
+        Of the joint graph, its number of forward outputs, the positions of inputs that stay
+        where they are, and the places of the arguments of Dynamo's graph among these inputs; the
+        object has ``forward(arguments) -> [*outputs, *saved]`` and
         ``backward([*saved, *gradients of outputs]) -> gradients of inputs``. Both empty their list.
         How many tensors are saved may differ from call to call.
     strides
@@ -145,6 +147,7 @@ def compiled_in_halves(
     from torch._dynamo.backends.common import aot_autograd
 
     made: list[Any] = []
+    opaque: list[OpaquePlaces] = []
     most_saved: list[int] = []
 
     def partition(
@@ -155,18 +158,21 @@ def compiled_in_halves(
         static_lifetime_input_indices: Sequence[int] | None = None,
         **_: Any,
     ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-        fixed = frozenset(static_lifetime_input_indices or ())
+        halves = _halves_without_saving(joint, num_fwd_outputs)
+        opaque.append(OpaquePlaces.taken_out(joint, num_fwd_outputs))
+        fixed = opaque[-1].fixed(static_lifetime_input_indices or ())
         with without_modes():  # tensors made meanwhile are real
-            made.append(prepare(joint, num_fwd_outputs, fixed))
+            num_outputs = opaque[-1].num_outputs
+            made.append(prepare(joint, num_outputs, fixed, opaque[-1].places))
         most_saved.append(2 * len(joint.graph.nodes) + 1)  # values, states of generators, a header
-        return _halves_without_saving(joint, num_fwd_outputs)
+        return halves
 
     def forward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         _let_saved_tensors_vary(most_saved[-1])
-        return _boxed(made[-1].forward)
+        return _boxed(opaque[-1].forward(made[-1].forward))
 
     def backward(_module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
-        return _boxed(made[-1].backward)
+        return _boxed(opaque[-1].backward(made[-1].backward))
 
     def inference(module: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         return _boxed(lambda arguments: module.forward(*arguments))

@@ -42,6 +42,8 @@ def output_roles(graph: torch.fx.Graph) -> list[tuple[Any, Role]]:
     found: list[tuple[Any, Role]] = []
     for value, desc in zip(node.args[0], node.meta["desc"], strict=True):
         role = Role("other", repr(desc))
+        while isinstance(desc, d.SubclassGetAttrAOTOutput):  # the share of one that is spread
+            desc = desc.base
         if isinstance(desc, d.PlainAOTOutput):
             role = Role("output", desc.idx)
         elif isinstance(desc, d.InputMutationAOTOutput):

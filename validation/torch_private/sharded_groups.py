@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .prompt_buffers import release_as_before, release_promptly
+from .storage_refs import share_of
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -96,6 +97,30 @@ def splits_ops(state: Any) -> bool:
     return any(p.is_dtensor for group in groups(state) for p in group.fsdp_params)
 
 
+def splits(model: nn.Module) -> bool:
+    """Whether layers of `model` are computed by several ranks together (tensor parallelism)."""
+    return bool(split_over(model))
+
+
+def split_over(model: nn.Module) -> tuple[int, ...]:
+    """The ranks that compute layers of `model` together with this one; none where none do."""
+    found: set[int] = set()
+    sharded: set[int] = set()
+    for state in states(model):
+        for group in groups(state):
+            for parameter in group.fsdp_params:
+                sharded.add(id(parameter.sharded_param))
+                if parameter.is_dtensor:
+                    names = ("_unsharded_dtensor_spec", "_tp_spec")  # the latter up to torch 2.12
+                    spec = next(getattr(parameter, n) for n in names if hasattr(parameter, n))
+                    found.update(spec.mesh.mesh.flatten().tolist())
+    for parameter in model.parameters():
+        mesh: Any = getattr(parameter, "device_mesh", None)
+        if mesh is not None and id(parameter) not in sharded:
+            found.update(mesh.mesh.flatten().tolist())
+    return tuple(sorted(found))
+
+
 def shares(state: Any) -> Iterator[Tensor]:
     """This rank's parts of the parameters, which are the module's parameters between gathers."""
     for group in groups(state):
@@ -152,7 +177,7 @@ def watch_gathered(state: Any, freed: Callable[[int], None]) -> None:
     for group in groups(state):
         for parameter in group.fsdp_params:
             whole = getattr(parameter, "_unsharded_param", None)
-            num_bytes = whole.untyped_storage().nbytes() if isinstance(whole, Tensor) else 0
+            num_bytes = share_of(whole).untyped_storage().nbytes() if whole is not None else 0
             if num_bytes:
                 parameter.free_unsharded_param = _Freeing(parameter, num_bytes, freed)
 

@@ -9,8 +9,34 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch._dynamo
+import torch._dynamo.eval_frame
+import torch._dynamo.types
+from torch import nn
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
+
+from .sharded_groups import is_sharded
+
+
+def hooks_run_as_they_are(model: nn.Module) -> None:
+    """Let Dynamo leave the hooks that spread tensors to Python, where it does not inline them.
+
+    Around a module that gathers its parameters, each such hook is a function of its own to Dynamo.
+    There torch cannot trace what makes an embedding's rows whole, of which each rank has looked up
+    some: which these are, an embedding leaves for the hook behind it where no graph shows it. So
+    its lookup is left to Python, too.
+    """
+    frame: Any = torch._dynamo.eval_frame
+    types: Any = torch._dynamo.types
+    skip = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
+    for module in model.modules():
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+        spread = [it for it in hooks if it.__module__ == "torch.distributed.tensor._api"]
+        codes = [hook.__code__ for hook in spread]
+        if spread and isinstance(module, nn.Embedding) and is_sharded(module):
+            codes.append(nn.Embedding.forward.__code__)
+        for code in codes:
+            frame.set_code_exec_strategy(code, skip)
 
 
 def breaks_so_far() -> dict[str, int]:

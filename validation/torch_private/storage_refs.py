@@ -98,6 +98,11 @@ def share_of(tensor: Tensor) -> Tensor:
     return share if isinstance(share, Tensor) else tensor
 
 
+def is_spread_over_ranks(tensor: Any) -> bool:
+    """Whether this rank holds a share of `tensor`."""
+    return isinstance(tensor, Tensor) and share_of(tensor) is not tensor
+
+
 def spread_as(tensor: Tensor) -> Callable[[Tensor], Tensor]:
     """A function that makes a tensor spread over ranks as `tensor` is, of this rank's share."""
     given: Any = tensor.detach()

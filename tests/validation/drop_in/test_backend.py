@@ -15,7 +15,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rank_processes import run_ranks  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
 from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
@@ -278,28 +277,6 @@ def test_data_that_a_forward_replaces(way):
     else:
         assert not said
         assert (session_in(model) if way == "in place" else session_of(options)).parts
-
-
-def _spread(rank):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
-
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
-    parallelize_module(model, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel()})
-    step = torch.compile(model, backend="schedsim", options={"budget": "1GB"})
-    try:
-        step(torch.randn(4, 8)).sum().backward()
-    except Exception as error:
-        return str(error)
-    return None
-
-
-@pytest.mark.slow
-def test_tensors_that_are_spread_over_ranks_are_refused():
-    """In a line that says which level plans them; Dynamo's graph has them as its inputs."""
-    for said in run_ranks(_spread, 2, timeout_s=60):
-        assert "is a DTensor" in said
-        assert "level='block'" in said
 
 
 class Counting(torch.nn.Module):

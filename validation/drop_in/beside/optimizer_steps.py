@@ -22,7 +22,7 @@ from schedsim.units import format_bytes
 from ...measure.allocator import close_later
 from ...measure.cuda import requested_bytes
 from ...torch_private.graph_tasks import in_backward
-from ...torch_private.storage_refs import num_holders
+from ...torch_private.storage_refs import num_holders, share_of
 from ..parts.output_uses import Result, bytes_of
 from ..records.outside_code import OutsideMeter, outside_meter
 from .held_state import HeldState, is_any_stepping, may_record
@@ -276,10 +276,12 @@ def _watched(
     """References to `gradients` that tell `meter` of each that goes, as where they are zeroed."""
 
     def watch(gradient: torch.Tensor) -> weakref.ref[torch.Tensor]:
-        num_bytes = gradient.untyped_storage().nbytes()
+        num_bytes = share_of(gradient).untyped_storage().nbytes()
         return weakref.ref(gradient, lambda _: meter.release(num_bytes))
 
-    whole = (it for it in gradients if it.layout is torch.strided and num_holders(it) == 2)
+    whole = (
+        it for it in gradients if it.layout is torch.strided and num_holders(share_of(it)) == 2
+    )
     return tuple(map(watch, whole))
 
 

@@ -30,6 +30,7 @@ from ...guards.tensor_bits import made_up_gradient
 from ...measure.storage import local
 from ...torch_private.module_tables import buffers_of, parameters_of
 from ...torch_private.pytrees import tree_leaves
+from ...torch_private.storage_refs import share_of
 from ...whole_step.step_check import PlainMemory
 
 Step = Callable[..., Any]
@@ -47,7 +48,7 @@ def made_up_loss(output: Any) -> Tensor:
     if own is not None:
         return own
     total: Tensor | None = None
-    for leaf in _differentiable(output):
+    for leaf in map(_own_share, _differentiable(output)):
         value = torch.view_as_real(leaf) if leaf.is_complex() else leaf
         numbers = torch.cos(torch.arange(value.numel(), device=value.device))
         weights = torch.empty_like(value.detach()).copy_(numbers.view(value.shape))
@@ -55,6 +56,15 @@ def made_up_loss(output: Any) -> Tensor:
         total = term if total is None else total + term
     assert total is not None
     return total
+
+
+def _own_share(tensor: Tensor) -> Tensor:
+    """`tensor`, or this rank's share of one that is spread over ranks, as autograd knows it."""
+    if share_of(tensor) is tensor:
+        return tensor
+    spread: Any = tensor
+    found: Tensor = spread.to_local()
+    return found
 
 
 def _own_loss(output: Any) -> Tensor | None:
@@ -200,7 +210,9 @@ def results_on_rank(
     with untouched(model), without_gradients(model), elsewhere:
         inputs, keywords = detached_copies((inputs, dict(keywords)))
         output = step(*inputs, **keywords)
-        left: Results = {f"output {i}": copied(leaf) for i, leaf in enumerate(_tensors(output))}
+        left: Results = {
+            f"output {i}": copied(local(leaf)) for i, leaf in enumerate(_tensors(output))
+        }
         loss = made_up_loss(output)
         del output
         run_backward(loss)

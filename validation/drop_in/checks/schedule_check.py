@@ -2,7 +2,8 @@
 
 A difference of one bit in an output or a gradient would silently train something else. Of each run,
 only numbers that represent the bits of each tensor are kept, so that the check needs no more memory
-than the larger of the two runs.
+than the larger of the two runs. Other ranks may have nothing to compare: messages are not sent, and
+a rank's own numbers stand for those of others, in both runs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ...capture.checks import unnoticed
 from ...capture.varying_sizes import settled_value
 from ...guards.tensor_bits import bits_of, made_up_gradient
 from ...op_level.random_replay import RandomReplay
+from ...torch_private.prompt_messages import silent_messages
 
 if TYPE_CHECKING:
     from ..parts.part_sizes import Binding
@@ -113,7 +115,8 @@ def _left_by(
     named = part.sizes.named(binding)
     devices = {t.device for t in arguments.values() if isinstance(t, torch.Tensor) and t.is_cuda}
     left: dict[str, tuple[Any, ...]] = {}
-    with generators_kept(sorted(devices, key=str)), torch.no_grad(), unnoticed():
+    kept_generators = generators_kept(sorted(devices, key=str))
+    with kept_generators, torch.no_grad(), unnoticed(), silent_messages():
         resident = [arguments[v] if v in arguments else constants[v] for v in mine.resident]
         random = RandomReplay(len(mine.repeated_random), part.device)
         outputs, carried = mine.forward.function(resident, counts, random, None, sizes)

@@ -11,11 +11,11 @@ from schedsim.errors import UnsupportedError
 
 from ...capture.accumulation import add_in_place
 from ...capture.checks import order_checks
-from ...capture.effects import add_gradients, order_draws
+from ...capture.effects import add_gradients, order_draws, order_messages
 from ...capture.fronts import Traced
 from ...capture.naming import clean
 from ...capture.program import Program, Ref, refs
-from ...capture.program_builder import ProgramBuilder, needed_for
+from ...capture.program_builder import ProgramBuilder, communicates, needed_for
 from ...capture.varying_sizes import VaryingSize, open_sizes
 from ...torch_private.fake_tensors import is_symbolic, known_of
 from ...torch_private.graph_roles import Role, output_roles, placeholder_role
@@ -133,6 +133,7 @@ def joint_part(
     names: Sequence[str],
     changing: Collection[int] = (),
     doubted: Collection[int] = (),
+    places: Sequence[int] | None = None,
 ) -> JointPart:
     """The program of a joint graph whose first `num_outputs` outputs are those of the forward half.
 
@@ -147,13 +148,26 @@ def joint_part(
         once, in the forward half.
     doubted
         Positions of buffers that code behind this part may write before the backward half.
+    places
+        For each position among Dynamo's inputs, of which `names`, `changing`, `doubted` and the
+        graph's own roles tell, the one among the inputs of the joint graph; the same if ``None``.
 
     Raises
     ------
     UnsupportedError
         The graph contains a construct that cannot be scheduled; the message names it.
     """
-    return _JointBuilder(graph_module, num_outputs, fixed, names, changing, doubted).part()
+    at = list(range(len(names))) if places is None else places
+    named = {at[i]: name for i, name in enumerate(names) if i < len(at)}
+    return _JointBuilder(
+        graph_module,
+        num_outputs,
+        fixed,
+        [named.get(i, "") for i in range(1 + max(named, default=-1))],
+        frozenset(at[i] for i in changing if i < len(at)),
+        frozenset(at[i] for i in doubted if i < len(at)),
+        at,
+    ).part()
 
 
 class _JointBuilder(ProgramBuilder):
@@ -165,12 +179,13 @@ class _JointBuilder(ProgramBuilder):
         names: Sequence[str],
         changing: Collection[int],
         doubted: Collection[int],
+        places: Sequence[int],
     ) -> None:
         traced = Traced(graph_module, (), "dynamo", False, {})
         device = _device(graph_module)
         super().__init__(traced, device)
         self.num_outputs, self.fixed, self.changing = num_outputs, fixed, changing
-        self.doubted = doubted
+        self.doubted, self.places = doubted, places
         self.sources = list(names)
         self.names = [clean(name) for name in names]
         self.found: dict[str, OpenSize] = {}
@@ -203,6 +218,7 @@ class _JointBuilder(ProgramBuilder):
         made = self._add_gradients(found)
         add_in_place(program)
         order_draws(program)
+        order_messages(program, self._messages())
         order_checks(program)
         self.namer.name(program)
         return JointPart(
@@ -217,6 +233,10 @@ class _JointBuilder(ProgramBuilder):
             casts,
             {i: self._source(i) for i, v in enumerate(self.inputs) if v in program.doubted},
         )
+
+    def _messages(self) -> list[int]:
+        calls = enumerate(self.program.calls)
+        return [i for i, call in calls if communicates(call.target) and not call.is_view]
 
     def _made_by(self, found: Sequence[int], targets: frozenset[Any]) -> frozenset[int]:
         """The parameters, by position, whose gradients are `found` by one of these ops.
@@ -310,6 +330,9 @@ class _JointBuilder(ProgramBuilder):
         times = -(-known_of(num_bytes).traced // max(1, traced))
         self.spans[storage] = self._size(span * times)
 
+    def _place(self, position: int) -> int:
+        return self.places[position] if position < len(self.places) else position
+
     def _source(self, position: int) -> str:
         return self.sources[position] if position < len(self.sources) else f"argument{position}"
 
@@ -354,7 +377,7 @@ class _JointBuilder(ProgramBuilder):
         """Make ops run once, within the forward half, if they read what changes after that half."""
         program = self.program
         changed = {
-            program.values[self.inputs[int(role.key)]].storage
+            program.values[self.inputs[self._place(int(role.key))]].storage
             for _, role in outputs
             if role.kind == "mutation" and role.of == "input"
         }

@@ -17,7 +17,13 @@ from schedsim import Graph
 from ...capture.program import Program
 from ...capture.to_graph import tensor_names
 from ...measure.storage import storages
-from ...torch_private.storage_refs import StorageWeakRef, is_gone, storage_weakly, weakly
+from ...torch_private.storage_refs import (
+    StorageWeakRef,
+    is_gone,
+    share_of,
+    storage_weakly,
+    weakly,
+)
 
 _EARLIER = "results of the step before"
 
@@ -76,7 +82,7 @@ def results_of(tensors: Iterable[torch.Tensor]) -> tuple[Result, ...]:
     """The results of a call, watched from now on."""
     found = []
     for tensor in tensors:
-        storage = tensor.untyped_storage()
+        storage = share_of(tensor).untyped_storage()
         found.append(Result(weakly(tensor), storage.data_ptr(), storage.nbytes()))
     return tuple(found)
 

@@ -54,7 +54,7 @@ class OwnZeros:
         if self._examples is None:
             return found
 
-        def note(joint: torch.fx.GraphModule, num_outputs: int, _fixed: frozenset[int]) -> Any:
+        def note(joint: torch.fx.GraphModule, num_outputs: int, *_: Any) -> Any:
             roles = output_roles(joint.graph)[num_outputs:]
             found[:] = [at for at, (node, _) in enumerate(roles) if node is None]
             return SimpleNamespace(forward=None, backward=None)

@@ -23,6 +23,7 @@ from ...capture.to_graph import to_graph
 from ...capture.varying_sizes import numbers_of, settled_program
 from ...costs import device_costs
 from ...torch_private.given_gradients import are_held
+from ...torch_private.prompt_messages import silent_messages
 from .joint_part import GivenGradient, JointPart
 from .output_uses import OutputUse, PartOutputs
 from .part_line import PartCost
@@ -152,7 +153,8 @@ class PlannedPart:
         if binding in self.sizes.measured:
             return
         program, graph = self._graph_at(binding)
-        costs = device_costs(_MeasuredAt(program, self.device), self.device)
+        with silent_messages():  # other ranks need not measure now
+            costs = device_costs(_MeasuredAt(program, self.device), self.device)
         sizes = costs.size_bytes
         ops = tuple(
             replace(
