@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import gcd, prod
 
 from ..errors import SchedsimError
 from ..workloads.architecture import Architecture
@@ -87,7 +89,7 @@ class Degrees:
             if count % self.tensor:
                 raise SchedsimError(
                     f"--tensor {self.tensor} does not divide the {count} {what} of {model.name}",
-                    hint="give a divisor of both",
+                    hint=_divisors(heads.num_heads, heads.num_kv_heads, heads.kv_rank),
                 )
         if self.pipeline > model.num_layers:
             raise SchedsimError(
@@ -121,3 +123,25 @@ class Degrees:
                 f"--expert {self.expert} does not divide {of}, {ranks}",
                 hint="ranks that split experts are a part of the ranks that shard parameters",
             )
+
+
+def product_in_words(given: Mapping[str, int]) -> str:
+    """The degrees of `given` that take devices of their own, and their product.
+
+    Examples
+    --------
+    >>> product_in_words({"tensor": 2, "pipeline": 5, "expert": 4})
+    '--tensor 2 times --pipeline 5, which is 10'
+    """
+    found = {k: n for k, n in given.items() if k not in ("expert", "whole_experts") and n > 1}
+    product = " times ".join(f"--{name} {count}" for name, count in found.items())
+    return f"{product}, which is {prod(found.values())}" if len(found) > 1 else product
+
+
+def _divisors(num_heads: int, num_kv_heads: int, kv_rank: int) -> str:
+    """The degrees that divide all heads, in words."""
+    both = num_heads if kv_rank else gcd(num_heads, num_kv_heads)
+    found = [str(n) for n in range(1, both + 1) if both % n == 0]
+    if len(found) == 1:
+        return "only 1 does"
+    return f"{', '.join(found[:-1])} and {found[-1]} do"

@@ -9,7 +9,7 @@ from ..checks.checked_arguments import checked
 from ..errors import SchedsimError, did_you_mean
 from ..workloads.architecture import Architecture
 from ..workloads.architectures_by_name import get_architecture
-from .degrees import Degrees
+from .degrees import Degrees, product_in_words
 from .fabric import check_network, get_fabric
 from .libraries import Libraries
 from .prediction import ClusterPrediction, predict
@@ -31,6 +31,22 @@ def with_libraries(options: dict[str, Any], model: Architecture) -> dict[str, An
     others = {name: value for name, value in options.items() if name != "torch"}
     state = options.get("state", Training().state)
     return others | {"libraries": Libraries.of_step(options["torch"], model, state)}
+
+
+def of_model(options: dict[str, Any], model: Architecture) -> dict[str, Any]:
+    """`options` of a step of `model`, with its libraries, and with sequences that it can take.
+
+    A model that has learned fewer positions than the default sequence has tokens gets as many.
+
+    Examples
+    --------
+    >>> of_model({}, get_architecture("gpt2")), of_model({}, get_architecture("llama3-8b"))
+    ({'seq': 1024}, {})
+    """
+    found = with_libraries(options, model)
+    if "seq" not in found and 0 < model.positions < Training().seq:
+        found = {**found, "seq": model.positions}
+    return found
 
 
 def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -77,8 +93,8 @@ def whole_degrees(devices: int | None, given: dict[str, Any]) -> Degrees:
     others = degrees.num_devices // degrees.fsdp
     if "fsdp" not in given and devices % others:
         raise SchedsimError(
-            f"--devices {devices} is not a multiple of the degrees, {others}",
-            hint="--fsdp takes the rest: replicate x tensor x pipeline x context has to divide it",
+            f"--devices {devices} is not a multiple of {product_in_words(given)}",
+            hint="--fsdp takes the rest: what is given has to divide it",
         )
     if "fsdp" not in given:
         return Degrees(**{**given, "fsdp": devices // others})
@@ -145,7 +161,7 @@ def cluster(
     (8, True)
     """
     model = get_architecture(preset)
-    given, settings = split_options(with_libraries(options, model))
+    given, settings = split_options(of_model(options, model))
     degrees = whole_degrees(devices, given)
     fabric = get_fabric(device, efficiency, flash, network)
     check_network(network, degrees.num_devices, fabric)

@@ -25,7 +25,7 @@ from ..workloads.architecture import Architecture
 from ..workloads.architectures_by_name import get_architecture
 from .degrees import Degrees
 from .fabric import Fabric, check_network, get_fabric
-from .facade import split_options, with_libraries
+from .facade import of_model, split_options
 from .kept_names import without_host
 from .launch_settings import check_framework, has_order, plain_policies
 from .narrowed_space import narrowings
@@ -451,7 +451,7 @@ def choose(
     framework = options.pop("framework", None)
     if framework is not None:
         check_framework(framework)
-    space = _space(devices, global_batch, with_libraries(options, model))
+    space = _space(devices, global_batch, of_model(options, model))
     check_device(space.training, fabric)
     check_network(network, devices, fabric)
     search = _Search(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import SchedsimError
 from ..workloads.architecture import Architecture
-from .degrees import Degrees
+from .degrees import Degrees, product_in_words
 from .fabric import Fabric
 from .training import Training
 
@@ -102,7 +102,7 @@ class SearchSpace:
         )
         if self.devices % given:
             raise SchedsimError(
-                f"--devices {self.devices} is not a multiple of the degrees given, {given}",
+                f"--devices {self.devices} is not a multiple of {product_in_words(self.fixed)}",
                 hint="leave some of them out: the search chooses them",
             )
         first = None

@@ -37,3 +37,19 @@ def test_what_does_not_go_together_is_refused(degrees, model, says):
     """The message names the option."""
     with pytest.raises(SchedsimError, match=says):
         degrees.check(get_architecture(model))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "model", "hint"),
+    [
+        (3, "llama3-8b", "1, 2, 4 and 8 do"),
+        (8, "qwen3-235b-a22b", "1, 2 and 4 do"),
+        (2, "gemma3-1b", "only 1 does"),
+        (3, "deepseek-v2-lite", "1, 2, 4, 8 and 16 do"),
+    ],
+)
+def test_the_degrees_that_divide_all_heads_are_named(tensor, model, hint):
+    """Those of queries and those of keys; a latent serves all heads."""
+    with pytest.raises(SchedsimError) as caught:
+        Degrees(tensor=tensor).check(get_architecture(model))
+    assert caught.value.hint == hint

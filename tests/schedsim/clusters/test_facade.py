@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 import schedsim
+from schedsim.clusters import choose
 from schedsim.clusters.facade import split_options, whole_degrees
 from schedsim.errors import SchedsimError
 
@@ -34,8 +35,21 @@ def test_one_call():
 
 def test_devices_that_the_degrees_do_not_divide():
     """The degrees alone are named: those that are left would be a fraction."""
-    with pytest.raises(SchedsimError, match="--devices 7 is not a multiple of the degrees, 2"):
+    with pytest.raises(SchedsimError, match="--devices 7 is not a multiple of --tensor 2"):
         whole_degrees(7, {"tensor": 2})
+    says = "--devices 64 is not a multiple of --tensor 2 times --pipeline 5, which is 10"
+    with pytest.raises(SchedsimError, match=says):
+        whole_degrees(64, {"tensor": 2, "pipeline": 5, "expert": 4})
+
+
+def test_a_model_with_few_learned_positions_gets_sequences_that_it_takes():
+    """GPT-2's 1,024 by default, where others get 8,192; what is given stays."""
+    assert schedsim.cluster("gpt2", devices=2).training.seq == 1024
+    assert schedsim.cluster("gpt2", devices=2, seq=256).training.seq == 256
+    found = choose("gpt2", 8 * 10**9, devices=2, global_batch=2, effort=2)
+    assert found.best.training.seq == 1024
+    with pytest.raises(SchedsimError, match="--seq 2048 exceeds the 1024 positions"):
+        schedsim.cluster("gpt2", devices=2, seq=2048)
 
 
 @pytest.mark.parametrize("devices", [0, -8])
