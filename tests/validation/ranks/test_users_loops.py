@@ -77,6 +77,8 @@ def test_a_rank_that_is_stopped_for_a_while_is_waited_for(way):
 
 
 def _interrupted(rank, way):
+    # Workers of pytest ignore it, and so do the processes that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     step = _loop(way)
     step()
     try:
