@@ -53,6 +53,15 @@ def is_any_stepping() -> bool:
     return bool(_stepping)
 
 
+def changes_parameters(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of `optimizer` may change what it trains: not where it learns at rate zero.
+
+    So ``torch.distributed.checkpoint.state_dict`` has an optimizer make its state, by zeros that
+    are no gradients of the loop.
+    """
+    return any(group.get("lr", 1) != 0 for group in optimizer.param_groups)
+
+
 def may_record() -> bool:
     """Whether a record may start here that goes on after the caller has returned.
 
