@@ -124,7 +124,7 @@ class AllocatorRecord:
     """
 
     def __init__(self) -> None:
-        # `acc_events`: torch before 2.13 warns of events of other cycles, of which there are none.
+        # `acc_events`: torch 2.11 warns of events of other cycles, of which there are none.
         self._recorder = profile(
             activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
         )

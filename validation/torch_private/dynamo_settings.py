@@ -212,7 +212,7 @@ GUARDS: Mapping[str, Any] = MappingProxyType(
 )
 """Settings by which graphs look at what they skip by default.
 
-These are hooks that modules have got; and, in torch before 2.13, parameters of modules in which
+These are hooks that modules have got; and, in torch 2.11, parameters of modules in which
 nothing was replaced: a layer that is trained from some step on got no gradients.
 """
 

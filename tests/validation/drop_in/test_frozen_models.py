@@ -40,7 +40,7 @@ def test_what_a_frozen_model_gives_is_no_step_and_counts_while_it_is_held(way):
 
 @pytest.mark.parametrize("way", ["backend", "in place"])
 def test_a_layer_that_is_trained_from_some_step_on_gets_gradients(way):
-    """Before torch 2.13, Dynamo looked at no parameter of a module where nothing was replaced."""
+    """In torch 2.11, Dynamo looked at no parameter of a module where nothing was replaced."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     layers = [layer for _ in range(3) for layer in (nn.Linear(16, 16), nn.Tanh())]

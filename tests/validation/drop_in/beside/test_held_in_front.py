@@ -289,7 +289,7 @@ def distil(model, teacher, num):
 
 @pytest.mark.slow
 def test_features_that_hooks_of_a_teacher_keep_count():
-    """They were there in each step, which took 1.04 of its budget with them, and no line said so."""
+    """Each step took 1.04 of its budget with them, and no line said so."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, teacher = Student(), Student().requires_grad_(False)
