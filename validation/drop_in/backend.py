@@ -36,7 +36,7 @@ from ..torch_private.dynamo_settings import (
     break_at_packed_sequences,
     changes_python,
     dynamo_settings,
-    guard_hooks,
+    guard_modules,
     last_trace,
     recompile_limit,
     was_asked_for,
@@ -127,7 +127,7 @@ def _planned(
             "around its graph; schedsim.rematerialize(model, inputs, budget, in_place=True) does",
             hint="in_place=True",
         )
-    guard_hooks()
+    guard_modules()
     keep_layers_whole(graph_module)
     _say_last_trace()
     python = TracedPython(graph_module)

@@ -21,9 +21,10 @@ from ..torch_private.graph_tasks import in_backward, keeps_graph, when_backward_
 from .beside.allocator_room import AllocatorRoom
 from .beside.behind_backward import BehindBackward
 from .beside.evaluations import Evaluations
-from .beside.graphs_beside import GraphsBeside
+from .beside.held_in_front import HeldInFront
 from .beside.held_state import HeldState, may_record
 from .beside.optimizer_steps import close_all
+from .beside.resident_bytes import few_bytes_of
 from .call_report import describe_calls, describe_checks
 from .checks.added_gradients import AddedGradients, Trained
 from .drop_in_options import DropInOptions
@@ -73,7 +74,7 @@ class LocalSession(Session):
         self._behind = BehindBackward(self._held)
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
-        self._graphs = GraphsBeside()
+        self._in_front = HeldInFront(options.extra_bytes)
         self._added = AddedGradients(lambda line: self._tell(line, RoundingWarning))
         # What the step is given that begins, where one does; by its addresses.
         self._coming: dict[int, int] | None = None
@@ -181,7 +182,7 @@ class LocalSession(Session):
         device = torch.device(self.parts[0].device)
         given = sum(bytes_by_place(inputs).values())
         kept = sum(call.kept_bytes for call in self._step.calls.opened)
-        resident = self._held.total_bytes + given + kept
+        resident = self._held.total_bytes + self._held.in_front_bytes + given + kept
         return self._evaluations.measured(device, resident, given)
 
     # -- what the parts report --------------------------------------------------------------------
@@ -359,7 +360,7 @@ class LocalSession(Session):
         if not self.is_rehearsing:
             THE_ROUND.trains(self._resident.member.number)
         self._room.looks.sees()
-        self._graphs.backward_ends()
+        self._in_front.backward_ends()
 
     def _see_uses(self) -> None:
         """See what the loop has done with the outputs of the calls whose backwards are over.
@@ -547,7 +548,7 @@ class LocalSession(Session):
         return sum(it.least_bytes() for it in others if not it.step.calls.is_open)
 
     def _look_beside(self, given: Mapping[int, int]) -> None:
-        """See what graphs the loop has made before this step.
+        """See what the loop holds in front of this step that no other count names.
 
         Parameters
         ----------
@@ -557,12 +558,24 @@ class LocalSession(Session):
         if self.is_rehearsing or self.parts[0].device != "cpu":
             return
         self._held.look_for_optimizers()
-
-        def counted() -> set[int]:
-            own = {*given, *self._held.counted_places()}
-            return own | self._resident.earlier.places()
-
-        self._graphs.look(counted, is_measured=self._recorder.turns.is_missing)
+        if self._held.is_stepping:  # its local variables count by what they can be at most
+            return
+        more = self._in_front.look(
+            self._last_first,
+            lambda: self._resident.places_but(given),
+            few_bytes_of(self.budget_bytes),
+            is_measured=self._recorder.turns.is_missing,
+            is_known=bool(self.plans.known.records),
+        )
+        self._held.in_front_bytes = self._in_front.bytes_after(self._last_first)
+        peak, budget = self.peak_bytes, self.budget_bytes
+        if more and peak is not None and budget is not None and peak + more > budget:
+            self._tell(
+                f"the loop holds {format_bytes(more)} more in front of its steps than when it was "
+                "looked at before: steps since then may have exceeded the budget by up to "
+                f"{format_bytes(peak + more - budget)}, later ones are planned for it",
+                ReplannedWarning,
+            )
 
     def _leave_behind(self) -> None:
         """End a step that is open only because of calls that the loop holds through many steps.
@@ -585,28 +598,27 @@ class LocalSession(Session):
         )
 
     def _begin_plans(self, kind: StepKind, found: Before) -> None:
-        """Begin the step beside what was `found`, and what the code behind a step has left."""
+        """Begin the step beside what was `found`, and what else the loop holds in front of it."""
         known = self.plans.known
         before = known.resident.saved()
-        left = self._behind.left_by(self._last_first) + self._graphs.num_bytes
+        more = self._in_front.bytes_after(self._last_first)
         try:
-            self.plans.begin(kind, found.with_more(left))
+            self.plans.begin(kind, found.with_more(more))
         except InfeasibleBudgetError as error:
-            if not left or self._room.room_bytes:
+            if not more or self._room.room_bytes:
                 raise
             least = error.min_feasible_bytes
             remedy = f"; budget={least} has room for them" if least else ""
             self._resident.member.uncounted_bytes = least or 0
             # It may be no part of the budget, as a model that was made meanwhile.
             known.resident.restore(before)
-            made = "before a step" if self._graphs.num_bytes else "behind a step"
-            self._graphs.ignore()
-            self._behind.ignore_left()
+            self._in_front.ignore()
+            self._held.in_front_bytes = 0
             self.plans.plan_anew()
             self.plans.begin(kind, found)
             self._tell(
-                f"the loop holds {format_bytes(left)} that it has made {made}, beside which "
-                "no plan is within the budget: they are not counted, and steps may exceed it by "
+                f"the loop holds {format_bytes(more)} in front of a step, beside which no plan "
+                "is within the budget: they are not counted, and steps may exceed it by "
                 f"them{remedy}",
                 PlainStepWarning,
             )
@@ -700,7 +712,9 @@ class LocalSession(Session):
         if reading is None:
             return
         if reading.behind is not None and self.budget_bytes is not None:
-            self._behind.see(calls.rows[0].key[0], reading, self._step.given, self._coming)
+            left = self._behind.see(reading, self._step.given, self._coming)
+            if left is not None:
+                self._in_front.leaves(calls.rows[0].key[0], left)
         if not self.is_rehearsing:
             self._resident.made.learn(reading.held_blocks)
         if reading.record is None:

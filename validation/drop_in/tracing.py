@@ -15,6 +15,7 @@ from ..capture.eager_paths import eager_paths_in_parts
 from ..capture.gru_cells import has_gru_cells, whole_gru_gates
 from ..capture.recurrent import whole_recurrence
 from ..torch_private.dynamo_settings import (
+    GUARDS,
     break_at_packed_sequences,
     trace_settings,
     without_logging,
@@ -67,9 +68,9 @@ class Tracing:
         break_at_packed_sequences()
         with ExitStack() as stack:
             stack.callback(break_at_replaced_data, break_at_replaced_data(True))
-            # A hook that is registered later must become part of the step.
+            # A hook that is registered later must become part of the step, and so on.
             settings: dict[str, Any] = {
-                "skip_nnmodule_hook_guards": False,
+                **GUARDS,
                 "use_numpy_random_stream": True,
                 # No graph for each bucket of DistributedDataParallel: gradients come early anyway,
                 # and what passes between graphs would be kept.

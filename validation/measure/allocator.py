@@ -124,7 +124,10 @@ class AllocatorRecord:
     """
 
     def __init__(self) -> None:
-        self._recorder = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        # `acc_events`: torch 2.11 warns of events of other cycles, of which there are none.
+        self._recorder = profile(
+            activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+        )
         self._forgotten: weakref.finalize[..., AllocatorRecord] | None = None
         self._is_cut = False
         self._thread = 0

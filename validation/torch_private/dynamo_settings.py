@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, wraps
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import torch
@@ -204,9 +204,24 @@ def module_classes(graph_module: torch.fx.GraphModule) -> list[type]:
     return list(found)
 
 
-def guard_hooks() -> None:
-    """Have all later graphs look whether modules have got hooks, which Dynamo skips by default."""
-    dynamo.config.skip_nnmodule_hook_guards = False
+GUARDS: Mapping[str, Any] = MappingProxyType(
+    {
+        "skip_nnmodule_hook_guards": False,
+        "skip_tensor_guards_with_matching_dict_tags": False,
+    }
+)
+"""Settings by which graphs look at what they skip by default.
+
+These are hooks that modules have got; and, in torch 2.11, parameters of modules in which
+nothing was replaced: a layer that is trained from some step on got no gradients.
+"""
+
+
+def guard_modules() -> None:
+    """Have all later graphs look at modules as `GUARDS` say."""
+    for name, value in GUARDS.items():
+        if hasattr(dynamo.config, name):
+            setattr(dynamo.config, name, value)
 
 
 def forget_traces(codes: Iterable[CodeType]) -> None:

@@ -36,3 +36,24 @@ def test_what_a_frozen_model_gives_is_no_step_and_counts_while_it_is_held(way):
     now = session.plans.known.resident.now
     assert now.passing_bytes == made.nbytes
     loss.backward()
+
+
+@pytest.mark.parametrize("way", ["backend", "in place"])
+def test_a_layer_that_is_trained_from_some_step_on_gets_gradients(way):
+    """In torch 2.11, Dynamo looked at no parameter of a module where nothing was replaced."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = [layer for _ in range(3) for layer in (nn.Linear(16, 16), nn.Tanh())]
+    model, x = nn.Sequential(*layers), torch.randn(32, 16)
+    options = {"budget": "1MB", "effort": 0.1, "check": "never"}
+    model[2].requires_grad_(False)
+    if way == "backend":
+        call = torch.compile(model, backend="schedsim", options=options)
+    else:
+        call = schedsim.rematerialize(model, x, in_place=True, **options)
+    for _ in range(2):
+        call(x).square().mean().backward()
+    assert model[2].weight.grad is None
+    model[2].requires_grad_(True)
+    call(x).square().mean().backward()
+    assert model[2].weight.grad is not None

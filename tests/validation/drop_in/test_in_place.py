@@ -15,6 +15,7 @@ from in_place_models import Net  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.checkpoint.state_dict import get_state_dict  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim.errors import (  # noqa: E402
@@ -245,3 +246,20 @@ def test_a_model_that_is_called_in_a_closure_alone_is_not_told_of():
         warnings.simplefilter("always")
         optimizer.step(closure)
     assert not [it for it in said if "nobody has called" in str(it.message)]
+
+
+@pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_step_that_only_makes_an_optimizers_state_is_no_training(optimizer_class):
+    """As ``get_state_dict`` steps, before a run goes on from a checkpoint, or whenever it saves."""
+    model, x, _optimizer = coder_to_train()
+    optimizer = optimizer_class(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            get_state_dict(model, optimizer)
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        get_state_dict(model, optimizer)
+    told = [str(it.message) for it in said]
+    assert not [it for it in told if "nobody has called" in it or "no graph has made" in it]

@@ -48,7 +48,7 @@ def test_the_newest_broken_graph_is_named():
     torch._dynamo.reset()
 
 
-def test_dynamo_can_be_told_to_guard_hooks():
+def test_dynamo_can_be_told_to_guard_modules():
     """A hook registered later makes it trace again."""
     net, graphs = torch.nn.Linear(1, 1), []
 

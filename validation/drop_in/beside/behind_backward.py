@@ -1,4 +1,4 @@
-"""The code behind the last backward of a step: what it takes, and what it leaves for later steps.
+"""The code behind the last backward of a step: what it takes, and what it has left at its end.
 
 No part runs there that a plan could change: another forward of the model's own modules, by
 ``functional_call`` or ``model.forward``, a copy of the gradients, or the next batch. A record ends
@@ -24,16 +24,13 @@ class BehindBackward:
     ----------
     held
         What the model holds.
-
-    What it leaves for the next step differs by the kind of step, which its first part tells.
     """
 
     def __init__(self, held: HeldState) -> None:
         self._held = held
         self._gradient_bytes = 0  # as the step began
         self._peak_bytes = 0  # in the step that was measured last
-        self._is_said = self._ignores_left = False
-        self._left: dict[int, int] = {}
+        self._is_said = False
 
     def begin(self) -> None:
         """The step begins."""
@@ -41,12 +38,11 @@ class BehindBackward:
 
     def see(
         self,
-        first: int,
         reading: StepReading,
         given: Mapping[int, int],
         coming: Container[int] | None,
-    ) -> None:
-        """Learn from a measured step that began with a call of part `first`.
+    ) -> int | None:
+        """Learn from a measured step; how many bytes it has left for the next one.
 
         Parameters
         ----------
@@ -55,33 +51,25 @@ class BehindBackward:
         coming
             Addresses of what the next step is given, which counts there. ``None`` where no step
             begins: where an optimizer's does, nobody knows what stays.
+
+        Returns
+        -------
+        int or None
+            ``None`` where that is not known.
         """
         assert reading.behind is not None
         self._peak_bytes = self.peak_bytes(reading.behind, sum(given.values()))
-        if coming is None or self._ignores_left or self._held.is_stepping:
-            return
-        left = self.left_bytes(reading.left_blocks, coming)
-        self._left[first] = max(left, self._left.get(first, 0))
-
-    def left_by(self, first: int | None) -> int:
-        """Most bytes that the code behind a step which began so has left, as far as it is known.
-
-        Of a kind that was not measured, the most that any has left.
-        """
-        if first is not None and first in self._left:
-            return self._left[first]
-        return max(self._left.values(), default=0)
-
-    def ignore_left(self) -> None:
-        """Count nothing that the code leaves: it is no part of the budget."""
-        self._left, self._ignores_left = {}, True
+        if coming is None or self._held.is_stepping:
+            return None
+        return self.left_bytes(reading.left_blocks, coming)
 
     def peak_bytes(self, stretch: OutsideBytes, given_bytes: int) -> int:
         """The most bytes in the last `stretch` of the record, beside those that the step is given.
 
         Not counted is what the loop holds from before the step.
         """
-        return self._held.lasting_bytes + self._gradient_bytes + given_bytes + stretch.top
+        resident = self._held.lasting_bytes + self._held.in_front_bytes + self._gradient_bytes
+        return resident + given_bytes + stretch.top
 
     def left_bytes(self, blocks: Mapping[int, int], coming: Container[int]) -> int:
         """Bytes of the `blocks` that the loop holds as the next step begins.

@@ -53,6 +53,15 @@ def is_any_stepping() -> bool:
     return bool(_stepping)
 
 
+def changes_parameters(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of `optimizer` may change what it trains: not where it learns at rate zero.
+
+    So ``torch.distributed.checkpoint.state_dict`` has an optimizer make its state, by zeros that
+    are no gradients of the loop.
+    """
+    return any(group.get("lr", 1) != 0 for group in optimizer.param_groups)
+
+
 def may_record() -> bool:
     """Whether a record may start here that goes on after the caller has returned.
 
@@ -76,7 +85,7 @@ class StateBeside(Protocol):
         """Bytes of their gradients at present."""
 
     def places_beside(self) -> set[int]:
-        """The addresses of their parameters, buffers and gradients."""
+        """The addresses of their parameters, buffers, gradients and states of optimizers."""
 
 
 class HeldState:
@@ -89,11 +98,14 @@ class HeldState:
     ----------
     beside : StateBeside or None
         Tells what other models with a budget hold, which is resident here.
+    in_front_bytes
+        What the loop holds besides in front of the present step, as far as it was looked for.
     """
 
     def __init__(self, options: DropInOptions) -> None:
         self._options = options
         self.beside: StateBeside | None = None
+        self.in_front_bytes = 0
         self._tensors: dict[int, _Known] = {}
         self._fixed_bytes = 0
         self._foreseen_bytes = 0
@@ -187,10 +199,16 @@ class HeldState:
         """Bytes of the gradients at present, by their addresses."""
         return bytes_by_place(self.present_gradients())
 
+    def own_places(self) -> set[int]:
+        """The addresses of parameters, buffers, gradients and states of optimizers."""
+        own = [it for it in list(_stepped) if any(map(self._knows, it.state))]
+        states = bytes_by_place([dict(it.state) for it in own])
+        return {*self.fixed_by_place(), *self.gradients(), *states}
+
     def counted_places(self) -> set[int]:
-        """The addresses of all parameters, buffers and gradients that count, here or beside."""
+        """The addresses of all that counts so, here or beside."""
         beside = set() if self.beside is None else self.beside.places_beside()
-        return {*self.fixed_by_place(), *self.gradients(), *beside}
+        return self.own_places() | beside
 
     def _lasting_beside(self) -> int:
         return 0 if self.beside is None else self.beside.lasting_beside()
@@ -209,8 +227,9 @@ class HeldState:
 
     @property
     def present_bytes(self) -> int:
-        """All of these bytes, without those of optimizers' states that are only foreseen."""
-        return self.total_bytes - max(0, self._foreseen_bytes - self._optimizer_bytes())
+        """All that is there, without the states of optimizers that are only foreseen."""
+        foreseen = max(0, self._foreseen_bytes - self._optimizer_bytes())
+        return self.total_bytes + self.in_front_bytes - foreseen
 
     @property
     def lasting_bytes(self) -> int:

@@ -58,6 +58,11 @@ class MadeBetween:
         return found
 
     @property
+    def places(self) -> set[int]:
+        """The addresses of what is watched until the next step begins."""
+        return {it.place for it in self._watched if not it.is_gone}
+
+    @property
     def unseen_bytes(self) -> int:
         """Bytes of what the step before has left, beyond what is watched."""
         return self.num_bytes - alive_bytes(self._found)

@@ -25,7 +25,7 @@ from ...torch_private.graph_tasks import in_backward
 from ...torch_private.storage_refs import num_holders, share_of
 from ..parts.output_uses import Result, bytes_of
 from ..records.outside_code import OutsideMeter, outside_meter
-from .held_state import HeldState, is_any_stepping, may_record
+from .held_state import HeldState, changes_parameters, is_any_stepping, may_record
 from .outside_gradients import OutsideGradients
 
 _MOST_LOOKS, _MOST_STEPS = 2, 16
@@ -200,7 +200,8 @@ class OptimizerSteps:
         if optimizer in self._own:
             self._own.discard(optimizer)
             tell = None if self._is_trained is None else self._is_trained()
-            if tell is not None and self._held.has_gradient_for(optimizer):
+            trains = self._held.has_gradient_for(optimizer) and changes_parameters(optimizer)
+            if tell is not None and trains:
                 tell()
         if self._open is not None and self._open.optimizer is optimizer:
             self._open.meter.mark()

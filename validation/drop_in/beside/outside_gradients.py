@@ -19,7 +19,7 @@ from ...measure.cuda import requested_bytes
 from ...torch_private.graph_tasks import in_backward
 from ...torch_private.storage_refs import StorageWeakRef, is_gone, weakly
 from ..records.outside_code import OutsideMeter, outside_meter
-from .held_state import HeldState, may_record
+from .held_state import HeldState, changes_parameters, may_record
 
 _MOST_LOOKS, _MOST_TRIES = 2, 16
 """Times that such code is measured, and records that are begun for it."""
@@ -75,6 +75,8 @@ class OutsideGradients:
         may = may_record()  # before a record is ended here
         self.close()
         if in_backward() or self._held.device_of(optimizer) is None:
+            return
+        if not changes_parameters(optimizer):
             return
         gradients = self._gradients_for(optimizer)
         before = self._seen.get(optimizer)

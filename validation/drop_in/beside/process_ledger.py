@@ -114,7 +114,7 @@ class Member:
             kept = self._others_keep()
         if not kept:
             return 0
-        made = {place for other in self.others() for place in other.step.calls.made()}
+        made = self.made_beside()
         return max(0, kept - sum(size for place, size in read.items() if place in made))
 
     def _others_keep(self) -> int:
@@ -153,9 +153,12 @@ class Member:
         return sum(size for place, size in found.items() if place not in mine)
 
     def places_beside(self) -> set[int]:
-        """The addresses of their parameters, buffers and gradients."""
-        helds = [other.held for other in self._others_on_cpu()]
-        return {place for it in helds for place in (*it.fixed_by_place(), *it.gradients())}
+        """The addresses of their parameters, buffers, gradients and states of optimizers."""
+        return {it for other in self._others_on_cpu() for it in other.held.own_places()}
+
+    def made_beside(self) -> set[int]:
+        """The addresses of the outputs of their open steps."""
+        return {it for other in self.others() for it in other.step.calls.made()}
 
     def _others_on_cpu(self) -> list[Member]:
         device = self.held.device

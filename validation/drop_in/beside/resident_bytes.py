@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -110,17 +110,23 @@ class ResidentBytes:
         if budget_bytes is None:
             self.earlier.stale = []
             return 0, 0
-        few = int(budget_bytes * _FEW)
+        few = few_bytes_of(budget_bytes)
         self.earlier.add(self.made.look(self._counted_places))
         found = self.earlier.begin_step(self._step.given, lambda: self._held.places, few)
         unseen = self.made.unseen_bytes if self.made.num_bytes > few else 0
         if self.earlier.stale:
             self.watched_bytes = found
             return found + unseen, 0
-        return unseen, _room_for(found)
+        return unseen, room_for(found)
 
     def _counted_places(self) -> set[int]:
         return self._held.counted_places() | self.earlier.places()
+
+    def places_but(self, given: Collection[int]) -> set[int]:
+        """The addresses of all that counts as a step begins, beside what it is `given`."""
+        made = self.made.places | self.member.made_beside()
+        outputs = {it.place for it in self._outputs()}
+        return {*given, *self._counted_places(), *made, *outputs}
 
     def leave(self, calls: Iterable[PartCall]) -> None:
         """These calls count as resident from now on."""
@@ -144,7 +150,12 @@ class ResidentBytes:
         return (it for call in self._step.calls.rows for it in call.results if not it.is_gone)
 
 
-def _room_for(num_bytes: int) -> int:
+def few_bytes_of(budget_bytes: int | None) -> int:
+    """Bytes that are a few beside this budget; none before it is known."""
+    return int((budget_bytes or 0) * _FEW)
+
+
+def room_for(num_bytes: int) -> int:
     """Bytes that are set aside for `num_bytes`, which may become more."""
     room = _ROOM_BYTES if num_bytes else 0
     while room < num_bytes:

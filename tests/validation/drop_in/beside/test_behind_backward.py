@@ -23,7 +23,10 @@ import schedsim  # noqa: E402
 def test_what_counts_elsewhere_is_not_left():
     gradients = [torch.zeros(2)]
     held = SimpleNamespace(
-        counted_places=lambda: {1, 2}, present_gradients=lambda: gradients, lasting_bytes=100
+        counted_places=lambda: {1, 2},
+        present_gradients=lambda: gradients,
+        lasting_bytes=70,
+        in_front_bytes=30,
     )
     behind = BehindBackward(held)
     blocks = {1: 10, 2: 20, 3: 40, 4: 80}
@@ -115,6 +118,6 @@ def test_what_fits_beside_no_plan_is_told_and_not_counted():
             data = torch.zeros(budget)
             model.zero_grad()
     assert data is not None
-    lines = [str(one.message) for one in said if "made behind a step" in str(one.message)]
+    lines = [str(one.message) for one in said if "in front of a step" in str(one.message)]
     assert len(lines) == 1
     assert session_in(model).peak_bytes <= budget

@@ -307,7 +307,8 @@ def test_a_teacher_in_front_of_the_student_is_told_of_on_a_cpu(zeroed):
     assert "between AdamW.step and the next forward, as the forward of a teacher" in line
     [peak] = peaks(model).values()
     gradients = (p.grad for p in model.parameters() if p.grad is not None)
-    there = storage_bytes([*model.parameters(), *gradients, dict(optimizer.state), x]) + weights
+    own = [*model.parameters(), *gradients, dict(optimizer.state), x]
+    there = storage_bytes([own, target]) + weights  # the last one, while the next is made
     with torch.no_grad():
         [reading] = AllocatorMeter().read(lambda: teacher(x))
     assert peak.behind_bytes == pytest.approx(there + reading.peak_bytes, abs=2048)

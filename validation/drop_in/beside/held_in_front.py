@@ -1,0 +1,223 @@
+"""What the loop holds in front of a step: one list of all that no other count names.
+
+As a teacher's features, what hooks have kept, batches that were fetched ahead, an average that was
+made meanwhile, or the graph of a gradient penalty. On a CUDA device these are requested bytes like
+any others. A CPU's allocator tells nothing of what is there, so the tensors of the process are gone
+through: those that Python holds, and those that graphs of autograd keep for their backward. What
+was there when the model got its budget is none of this: other models, or a data set, that the
+budget may not be meant for.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from ...measure.storage import bytes_by_place
+from ...torch_private.autograd_nodes import is_of_graph, saved_by, sequence_number
+from ...torch_private.storage_refs import (
+    StorageWeakRef,
+    is_gone,
+    key_of,
+    storage_weakly,
+    strided_parts,
+)
+from .resident_bytes import room_for
+
+_SURE_LOOKS, _FIRST_LOOKS, _MOST_LOOKS = 2, 3, 16
+"""Steps before which is looked in any case, and looks where autograd has made something.
+
+The first are those of all, and those behind one that was measured; then those steps are looked at
+whose numbers are powers of two. Of the last two numbers, the larger is for steps to be measured.
+"""
+_MOST_NODES = 100_000
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Tensors whose bytes are theirs, and not those of a trace without values, or of other ranks."""
+
+
+class HeldInFront:
+    """Of the steps of one model on a CPU; the tensors that are there by now are none of them.
+
+    Parameters
+    ----------
+    named_bytes
+        Bytes that the loop has named (``extra_bytes``). They stand for what was there before, and
+        what they are more than that is part of what is found.
+    """
+
+    def __init__(self, named_bytes: int) -> None:
+        self._named_bytes = named_bytes
+        self._before = {key_of(it): storage_weakly(it) for it in held_by_python()}
+        self._num_steps = self._num_looks = self._num_known = 0
+        self._num_nodes = -1  # of autograd as the last backward of a part ended
+        self._is_ignored = False
+        self._found: dict[int | None, int] = {}
+        self._left: dict[int | None, int] = {}
+
+    def backward_ends(self) -> None:
+        """A backward of a part has ended."""
+        self._num_nodes = sequence_number()
+
+    # -- what is there ----------------------------------------------------------------------------
+
+    def look(
+        self,
+        last: int | None,
+        counted: Callable[[], Collection[int]],
+        few_bytes: int,
+        *,
+        is_measured: bool,
+        is_known: bool = True,
+    ) -> int:
+        """A step begins: look, if there may be something new; by how much it is more than before.
+
+        Parameters
+        ----------
+        last
+            The part with which the step before began: what a step leaves differs by its kind.
+        counted
+            Gives the addresses of tensors that count elsewhere.
+        few_bytes
+            Bytes up to which they are a few, as of losses that the loop collects: these have room.
+        is_measured
+            Whether the step is to be measured, as are all under a profiler of the loop's own.
+        is_known
+            Whether a step was measured, which tells what the next one finds of it for a moment, as
+            its loss. Before, graphs count alone.
+        """
+        self._num_steps += 1
+        self._num_known += is_known
+        wanted = min(self._num_steps, self._num_known or self._num_steps) <= _SURE_LOOKS
+        wanted = wanted or not self._num_steps & (self._num_steps - 1)
+        most = _MOST_LOOKS if is_measured else _FIRST_LOOKS
+        # Autograd has made nodes since the last backward: of a graph that waits for its own.
+        has_nodes = self._num_nodes != sequence_number()
+        wanted = wanted or (has_nodes and self._num_looks < most)
+        if self._is_ignored or not wanted:
+            return 0
+        self._num_looks += 1
+        found = self._bytes_now(counted(), is_known)
+        before = self._found.get(last, 0)
+        if found > before:  # perhaps in a cycle, as of an error that was caught
+            gc.collect()
+            found = self._bytes_now(counted(), is_known)
+        found = room_for(found) if found <= few_bytes else found
+        self._found[last] = max(found, before)
+        return max(0, found - before)
+
+    def _bytes_now(self, counted: Collection[int], is_known: bool) -> int:
+        """Bytes that are there, and neither counted nor named."""
+        self._before = {it: ref for it, ref in self._before.items() if not is_gone(ref)}
+        if not is_known:
+            graphs, _ = bytes_of_graphs()
+            return sum(size for place, size in graphs.items() if place not in counted)
+        there_before, made = bytes_in_front(counted, self._before)
+        return max(0, made - max(0, self._named_bytes - there_before))
+
+    def leaves(self, first: int, num_bytes: int) -> None:
+        """By the record of a step that began with part `first`, it has left so many bytes."""
+        if not self._is_ignored:
+            self._left[first] = max(num_bytes, self._left.get(first, 0))
+
+    def bytes_after(self, last: int | None) -> int:
+        """The most bytes in front of a step, where the one before began with part `last`.
+
+        Behind a kind of step that was not seen, the most of all.
+        """
+        return max(_of_kind(self._found, last), _of_kind(self._left, last))
+
+    @property
+    def most_bytes(self) -> int:
+        """The most in front of any step."""
+        return max([*self._found.values(), *self._left.values()], default=0)
+
+    def ignore(self) -> None:
+        """Count nothing from now on: it is no part of the budget."""
+        self._found, self._left, self._is_ignored = {}, {}, True
+
+
+def _of_kind(found: Mapping[int | None, int], kind: int | None) -> int:
+    return found[kind] if kind in found else max(found.values(), default=0)
+
+
+def bytes_in_front(
+    counted: Collection[int] = (), before: Mapping[int, StorageWeakRef] | None = None
+) -> tuple[int, int]:
+    """Bytes of the process that count nowhere: of what was there `before`, and of all else.
+
+    Parameters
+    ----------
+    counted
+        Addresses of tensors that count elsewhere.
+    before
+        By the keys of their storages.
+
+    Notes
+    -----
+    O(objects of the process): 0.1 s for 370,000 of them. Nothing is unpacked, and no hook runs.
+    """
+    old: dict[int, int] = {}
+    graphs, parts = bytes_of_graphs()
+    new = {it: size for it, size in graphs.items() if it not in counted}
+    for storage in held_by_python():
+        place = storage.data_ptr()
+        if place not in counted and place not in parts:
+            (old if before and key_of(storage) in before else new)[place] = storage.nbytes()
+    made = sum(size for place, size in new.items() if place not in old)
+    return sum(old.values()), made
+
+
+def held_by_python() -> Iterator[torch.UntypedStorage]:
+    """The storages on the CPU of all tensors that Python holds; a shared one comes several times.
+
+    Notes
+    -----
+    O(objects of the process).
+    """
+    for tensor in gc.get_objects():
+        if type(tensor) not in _PLAIN:
+            continue
+        with suppress(RuntimeError, NotImplementedError):  # it stands for others in a transform
+            if tensor.is_cpu:
+                for part in strided_parts(tensor):
+                    storage = part.untyped_storage()
+                    if storage.data_ptr():  # else of the sizes alone, as where a gradient was freed
+                        yield storage
+
+
+def bytes_of_graphs() -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes, by address, that graphs of the process hold for their backward.
+
+    Returns
+    -------
+    dict, dict
+        Outside of parts, and within: parts keep what their plans say.
+
+    Notes
+    -----
+    O(objects of the process).
+    """
+    heads = [it for it in gc.get_objects() if type(it) is torch.Tensor]
+    outside: dict[int, int] = {}
+    within: dict[int, int] = {}
+    for node in _nodes(it.grad_fn for it in heads if it.grad_fn is not None):
+        found = bytes_by_place([it for it in saved_by(node) if type(it) in _PLAIN])
+        (within if is_of_graph(node) else outside).update(found)
+    return outside, within
+
+
+def _nodes(heads: Iterable[Any]) -> list[Any]:
+    """The nodes of autograd behind `heads`."""
+    waiting = list(heads)
+    found: dict[Any, None] = dict.fromkeys(waiting)
+    while waiting and len(found) < _MOST_NODES:
+        node = waiting.pop()
+        for source, _ in node.next_functions:
+            if source is not None and source not in found:
+                found[source] = None
+                waiting.append(source)
+    return list(found)
