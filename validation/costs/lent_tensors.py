@@ -18,17 +18,25 @@ from ..torch_private.op_modes import schema_of
 
 _LEAST_BYTES = 1 << 16
 """Smaller ones are made up."""
-_lent: ContextVar[tuple[Tensor, ...]] = ContextVar("_lent", default=())
+_lent: ContextVar[tuple[object, ...]] = ContextVar("_lent", default=())
 
 
 @contextmanager
 def lending(tensors: Iterable[object]) -> Iterator[None]:
-    """Let ops that are measured in the block read the large ones among `tensors`."""
-    token = _lent.set(tuple(t.detach() for t in tensors if isinstance(t, Tensor) and _is_large(t)))
+    """Let ops that are measured in the block read the large ones among `tensors`.
+
+    Most blocks measure nothing: the tensors are looked at where an op asks for them.
+    """
+    token = _lent.set(tuple(tensors))
     try:
         yield
     finally:
         _lent.reset(token)
+
+
+def _large() -> Iterator[Tensor]:
+    """Those of the lent tensors that an op may read."""
+    return (t.detach() for t in _lent.get() if isinstance(t, Tensor) and _is_large(t))
 
 
 def _is_large(tensor: Tensor) -> bool:
@@ -46,7 +54,7 @@ class Lenders:
     def __init__(self, program: Program, call: Call) -> None:
         schema = schema_of(call.target)
         reads = schema is not None and not schema.is_mutable
-        self._program, self._left = program, list(_lent.get()) if reads else []
+        self._program, self._left = program, list(_large()) if reads else []
 
     def take(self, value: int) -> Tensor | None:
         """A tensor in the form of `value` whose memory has just its size; ``None`` for none."""

@@ -171,7 +171,7 @@ class LocalSession(Session):
         was_recording = close_all()
         if self.parts and not self._step.calls.is_open:
             self._may_start = self._end_step() and not was_recording
-            self._look_beside(handed)
+            self._look_beside(lambda: handed)
             if self._may_start and self._recorder.turns.is_missing:
                 self._start_measuring(torch.device(self.parts[0].device))
 
@@ -432,7 +432,7 @@ class LocalSession(Session):
         if may_start is None:
             self._coming = bytes_by_place(part.inputs_among(arguments))
             may_start = self._end_step()
-            self._look_beside(bytes_by_place(arguments))
+            self._look_beside(lambda: bytes_by_place(arguments))
         before = self._resident.before(
             part,
             arguments,
@@ -547,13 +547,13 @@ class LocalSession(Session):
         others = self._resident.member.others()
         return sum(it.least_bytes() for it in others if not it.step.calls.is_open)
 
-    def _look_beside(self, given: Mapping[int, int]) -> None:
+    def _look_beside(self, given: Callable[[], Mapping[int, int]]) -> None:
         """See what the loop holds in front of this step that no other count names.
 
         Parameters
         ----------
         given
-            Bytes by address of what the step is given.
+            Gives bytes by address of what the step is given.
         """
         if self.is_rehearsing or self.parts[0].device != "cpu":
             return
@@ -562,7 +562,7 @@ class LocalSession(Session):
             return
         more = self._in_front.look(
             self._last_first,
-            lambda: self._resident.places_but(given),
+            lambda: self._resident.places_but(given()),
             few_bytes_of(self.budget_bytes),
             is_measured=self._recorder.turns.is_missing,
             is_known=bool(self.plans.known.records),
@@ -646,7 +646,7 @@ class LocalSession(Session):
             )
             self._recorder.turns.step_ends()
             if calls.rows:
-                self._resident.around.step_ends(self._held.places)
+                self._resident.around.step_ends(lambda: self._held.places)
         self._step.end()
         self._coming = None
         self._see_failed_backward()

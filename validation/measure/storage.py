@@ -18,6 +18,8 @@ from ..torch_private.op_modes import TorchDispatchMode, chosen_branch
 from ..torch_private.pytrees import tree_leaves
 from ..torch_private.storage_refs import key_of, share_of, strided_parts
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
 COMPOSITES: dict[Any, Callable[..., Any]] = {}
 """Ops of this package -> the Python function behind the op, whose own ops are counted, too."""
 
@@ -47,10 +49,15 @@ def storages(tensors: Any) -> Iterator[torch.UntypedStorage]:
     For a tensor that is sharded over ranks, it is this rank's storage; for a sparse one, it is
     those of its indices and values.
     """
-    for leaf in tree_leaves(tensors):
-        if isinstance(leaf, Tensor):
-            for tensor in strided_parts(local(leaf)):
+    for item in tensors if type(tensors) is list else (tensors,):
+        if type(item) in _PLAIN:  # nearly all that steps ask for, and tree_leaves is slow
+            for tensor in strided_parts(item):
                 yield tensor.untyped_storage()
+            continue
+        for leaf in tree_leaves(item):
+            if isinstance(leaf, Tensor):
+                for tensor in strided_parts(local(leaf)):
+                    yield tensor.untyped_storage()
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -79,6 +79,8 @@ class GlobalSettings:
 
     def difference(self, other: GlobalSettings) -> str | None:
         """The first setting that `other` has otherwise, in words; ``None`` if there is none."""
+        if self == other:  # in nearly every step
+            return None
         for field in fields(self):
             mine, its = getattr(self, field.name), getattr(other, field.name)
             if mine != its:

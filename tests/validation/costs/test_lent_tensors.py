@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.capture import capture  # noqa: E402
+from schedsim.validation.costs import lent_tensors  # noqa: E402
 from schedsim.validation.costs.lent_tensors import Lenders, lending  # noqa: E402
 from schedsim.validation.costs.measured import made_up_tensors  # noqa: E402
 from torch import nn  # noqa: E402
@@ -60,3 +61,12 @@ def test_what_no_op_may_read_is_not_lent(captured):
         assert Lenders(program, replace(call, target=written)).take(weight) is None
         computed = program.calls[-1].outputs[0]
         assert Lenders(program, call).take(computed) is None
+
+
+def test_where_no_op_is_measured_no_tensor_is_looked_at(monkeypatch):
+    """As in nearly every step of a loop, whose model may have hundreds of parameters."""
+    seen = []
+    monkeypatch.setattr(lent_tensors, "_is_large", seen.append)
+    with lending([torch.randn(ROWS, WIDTH)]):
+        pass
+    assert not seen

@@ -55,3 +55,9 @@ def test_tensors_without_storage_have_no_bytes():
     seen = []
     torch.func.grad(lambda x: seen.append(storage_bytes([x])) or x.sum())(torch.ones(3))
     assert seen == [0]
+
+
+def test_lists_in_lists_are_walked_through():
+    """Plain tensors beside trees of them; a shared storage counts once."""
+    x, y, z = torch.zeros(1), torch.zeros(2), torch.nn.Parameter(torch.zeros(3))
+    assert storage_bytes([x, [y, {"a": z}], (x, None), z, 3]) == 4 + 8 + 12

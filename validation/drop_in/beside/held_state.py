@@ -180,7 +180,8 @@ class HeldState:
     @property
     def device(self) -> torch.device | None:
         """Where they are; ``None`` where none is there."""
-        return next((t.device for t in self._alive()), None)
+        tensors = (it.tensor() for it in self._tensors.values())
+        return next((t.device for t in tensors if t is not None), None)
 
     @property
     def places(self) -> set[int]:

@@ -6,7 +6,7 @@ it only in the call in which Dynamo traces. So no plan counts it, and a line has
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
@@ -42,10 +42,11 @@ class InputsAround:
             read = bytes_by_place(inputs)
             self._given = {it: size for it, size in self._given.items() if it not in read}
 
-    def step_ends(self, counted: Container[int]) -> None:
-        """A step is over; addresses that are `counted` are those of parameters and buffers."""
+    def step_ends(self, counted: Callable[[], Container[int]]) -> None:
+        """A step is over; `counted` gives the addresses of parameters and buffers."""
         if self._given:
-            self.num_bytes = sum(size for it, size in self._given.items() if it not in counted)
+            places = counted()
+            self.num_bytes = sum(size for it, size in self._given.items() if it not in places)
             self._given = {}
 
     def new_lines(self, over_bytes: int, extra_bytes: int) -> Iterator[str]:

@@ -59,6 +59,8 @@ class Member:
 
     def others(self) -> list[Member]:
         """The other members whose models are there still, on the same device if that is known."""
+        if len(_members) == 1:  # asked for many times a step, and most loops have one model
+            return []
         found = self._alive()
         if any(it.number not in self._met for it in found):
             gc.collect()  # perhaps a model that is gone but for a cycle

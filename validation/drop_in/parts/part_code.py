@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -28,10 +29,25 @@ class EmittedCode(NamedTuple):
         The functions of both halves.
     numbers
         Gives a binding's numbers for the open sizes in them.
+    kept
+        Places, among the resident values, of those that the forward hands to the backward.
+    constants
+        Places of constants among them, with these.
     """
 
     halves: Halves
     numbers: Any
+    kept: tuple[int, ...]
+    constants: tuple[tuple[int, torch.Tensor], ...]
+
+    def resident_again(self, kept: Sequence[Any]) -> list[Any]:
+        """The resident values for the backward, of those that were `kept`."""
+        found: list[Any] = [None] * len(self.halves.resident)
+        for at, tensor in zip(self.kept, kept, strict=True):
+            found[at] = tensor
+        for at, tensor in self.constants:
+            found[at] = tensor
+        return found
 
 
 class PartCode:
@@ -58,7 +74,7 @@ class PartCode:
         self._rows: list[EmittedCode] = []
         self._runs: list[list[int]] = []
         self._pieces: dict[tuple[int, int], tuple[Halves, Places]] = {}
-        self._returned = numbers_of(
+        self._numbers = numbers_of(
             [it for it in joint.returned if isinstance(it, VaryingSize)], size_names
         )
 
@@ -69,13 +85,23 @@ class PartCode:
 
     def emitted(self, runs: Sequence[int]) -> EmittedCode:
         """The code of these runs, for `add`; may be made in another thread. O(runs)."""
-        halves = emit(self._short, list(runs))
-        return EmittedCode(halves, numbers_of(halves.sizes, self._size_names))
+        halves, constants = emit(self._short, list(runs)), self._program.constants
+        resident = list(enumerate(halves.resident))
+        return EmittedCode(
+            halves,
+            numbers_of(halves.sizes, self._size_names),
+            tuple(at for at, v in resident if v in halves.read_backward and v not in constants),
+            tuple((at, constants[v]) for at, v in resident if v in constants),
+        )
 
     def add(self, runs: Sequence[int], code: EmittedCode | None = None) -> None:
         """Add the code of the next number."""
         self._rows.append(code or self.emitted(runs))
         self._runs.append(list(runs))
+
+    def row(self, number: int) -> EmittedCode:
+        """The code of schedule `number`."""
+        return self._rows[number]
 
     def halves(self, number: int) -> Halves:
         """The functions of schedule `number`."""
@@ -85,26 +111,44 @@ class PartCode:
         """The numbers that these functions get for their open sizes."""
         return self._rows[number].numbers(binding)
 
-    def returned(self, made: dict[int, Any], binding: Binding) -> list[Any]:
-        """What autograd gets of a forward, which has `made` these values."""
-        numbers = iter(self._returned(binding))
+    def returned(self, outputs: Sequence[Any], binding: Binding) -> list[Any]:
+        """What autograd gets of a forward that has made these `outputs` of the program."""
+        numbers = iter(self._numbers(binding))
         return [
-            made[it.value]
-            if isinstance(it, Ref)
-            else next(numbers)
-            if isinstance(it, VaryingSize)
-            else it
-            for it in self._joint.returned
+            outputs[place] if place >= 0 else next(numbers) if isinstance(it, VaryingSize) else it
+            for place, it in zip(self._returned, self._joint.returned, strict=True)
         ]
+
+    def held(self, outputs: Sequence[Any]) -> list[Any]:
+        """Those of these `outputs` that the caller gets, and nobody else holds."""
+        return [outputs[place] for place in self._held]
+
+    # By places, as each step asks for them: a model may have hundreds of parameters.
+
+    @cached_property
+    def _returned(self) -> list[int]:
+        """The place among the outputs of each that autograd gets; -1 for numbers and ``None``."""
+        places = {v: place for place, v in enumerate(self._program.outputs)}
+        return [places[it.value] if isinstance(it, Ref) else -1 for it in self._joint.returned]
+
+    @cached_property
+    def _held(self) -> list[int]:
+        places = {v: place for place, v in enumerate(self._program.outputs)}
+        return [places[v] for v in self._program.held]
+
+    @cached_property
+    def _of_argument(self) -> list[int]:
+        """The place of the gradient of each argument among those of the program; -1 for none."""
+        program = self._program
+        values = [*program.gradients.values(), *program.input_gradients.values()]
+        places = {v: place for place, v in enumerate(values)}
+        return [places.get(v, -1) if v >= 0 else -1 for v in self._joint.gradients]
 
     # -- gradients --------------------------------------------------------------------------------
 
     def by_argument(self, found: list[Any]) -> list[Any]:
         """Gradients, in the order of the program, in that of the arguments."""
-        program = self._program
-        names = [*program.gradients.values(), *program.input_gradients.values()]
-        gradients = dict(zip(names, found, strict=True))
-        return [gradients.get(v) if v >= 0 else None for v in self._joint.gradients]
+        return [found[place] if place >= 0 else None for place in self._of_argument]
 
     def of_inputs(self, gradients: list[Any]) -> list[torch.Tensor]:
         """Those of inputs among the `gradients` of all arguments."""

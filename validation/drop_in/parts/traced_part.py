@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -21,6 +21,7 @@ from ...compiled.group_sizes import GroupSize
 from ...compiled.halves import keep_halves
 from ...costs.lent_tensors import lending
 from ...guards.backward_place import BackwardAutocast
+from ...op_level.emit import Halves
 from ...op_level.random_replay import RandomReplay
 from ...ranks.wrappers import bucket_bytes
 from ...torch_private.op_modes import without_alias_checks
@@ -246,29 +247,23 @@ class TracedPart(PlannedPart):
         self, number: int, binding: Binding, found: dict[int, Any], early: EarlyGradients | None
     ) -> list[Any]:
         """The forward by schedule `number`, on the arguments that were `found`."""
-        halves, constants = self.code.halves(number), self.program.constants
+        row, constants = self.code.row(number), self.program.constants
+        halves = row.halves
         resident = [found[v] if v in found else constants[v] for v in halves.resident]
         found.clear()
         random = RandomReplay(len(halves.repeated_random), self.device)
         self._counts[:] = self._zeros
         sizes = self.code.sizes(number, binding)
         outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
-        made = dict(zip(self.program.outputs, outputs, strict=True))
         # By NumPy: bytes of torch's allocator would count beside the step.
         header = torch.from_numpy(np.array([self.mark(number), *binding], np.int64))
         self._early_calls.pop(header.data_ptr(), None)
         if early is not None:
             self._early_calls[header.data_ptr()] = early
-        kept = [
-            tensor
-            for v, tensor in zip(halves.resident, resident, strict=True)
-            if v in halves.read_backward and v not in constants
-        ]
+        kept = [resident[at] for at in row.kept]
         states = [random.states[k] for k in halves.carried_states]
-        held = [made[v] for v in self.program.held]
-        self.session.forward_ends(self, held, header)
-        del held
-        returned = self.code.returned(made, binding)
+        self.session.forward_ends(self, self.code.held(outputs), header)
+        returned = self.code.returned(outputs, binding)
         return [*returned, header, *states, *kept, *carried]
 
     def _compared(self, number: int, found: dict[int, Any], binding: Binding) -> int:
@@ -334,31 +329,29 @@ class TracedPart(PlannedPart):
         num_given = len(self.program.tangents)
         given = arguments[len(arguments) - num_given :]
         del arguments[len(arguments) - num_given :]
-        header = arguments.pop(0)
+        header = arguments[0]
         number, *binding = header.tolist()
         number -= self.mark(0)
         self.session.backward_begins(self, header, given)
         lacking |= {i for i, it in enumerate(given) if it is None}
-        mine, constants = self.code.halves(number), self.program.constants
+        row = self.code.row(number)
+        mine = row.halves
         part, halves = self, mine
         if self.layouts is not None:
             part, halves = self.layouts.backward_of(self, number, given)
         else:
             put_in_form(given, self.given)
-        states = {mine.repeated_random[k]: arguments.pop(0) for k in mine.carried_states}
-        kept = {
-            v: arguments.pop(0)
-            for v in mine.resident
-            if v in mine.read_backward and v not in constants
-        }
-        made = dict(zip(mine.carried, arguments, strict=True))
+        first = 1 + len(mine.carried_states)
+        states = dict(zip(mine.carried_states, arguments[1:first], strict=True))
+        resident = row.resident_again(arguments[first : first + len(row.kept)])
+        carried = arguments[first + len(row.kept) :]
         arguments.clear()
+        if halves is not mine:
+            states, resident, carried = _as_read_by(halves, mine, states, resident, carried)
         random = RandomReplay(len(halves.repeated_random), self.device)
         for k in halves.carried_states:
-            random.states[k] = states[halves.repeated_random[k]]
-        resident = [constants[v] if v in constants else kept.get(v) for v in halves.resident]
-        carried = [made[v] for v in halves.carried]
-        del states, kept, made
+            random.states[k] = states[k]
+        del states
         sizes = self.code.sizes(number, binding)
         early = self._early_calls.get(header.data_ptr())
         places: Places = []
@@ -435,3 +428,24 @@ class TracedPart(PlannedPart):
     def run_counts(self) -> dict[str, int]:
         """Op -> number of runs in the last call; complete after its backward."""
         return dict(zip(self.graph.op_names, self._counts, strict=True))
+
+
+def _as_read_by(
+    halves: Halves,
+    mine: Halves,
+    states: Mapping[int, Any],
+    resident: Sequence[Any],
+    carried: Sequence[Any],
+) -> tuple[dict[int, Any], list[Any], list[Any]]:
+    """What the forward half of `mine` has left, in the places that the backward of `halves` reads.
+
+    Generator states, resident values and carried ones.
+    """
+    of_call = {mine.repeated_random[k]: state for k, state in states.items()}
+    there = dict(zip(mine.resident, resident, strict=True))
+    made = dict(zip(mine.carried, carried, strict=True))
+    return (
+        {k: of_call[halves.repeated_random[k]] for k in halves.carried_states},
+        [there.get(v) for v in halves.resident],
+        [made[v] for v in halves.carried],
+    )

@@ -20,8 +20,9 @@ def test_what_graphs_read_and_parameters_count_elsewhere():
     read, kept, parameter = torch.zeros(10), torch.zeros(100), torch.zeros(1000)
     around.see([{"read": read}, [kept, kept[:5]], parameter, "no tensor"])
     around.reads([read])
-    around.step_ends({parameter.data_ptr()})
+    around.step_ends(lambda: {parameter.data_ptr()})
     assert around.num_bytes == 400
+    around.step_ends(lambda: pytest.fail("later steps have nothing to count"))
     assert list(around.new_lines(0, 0)) == []
     [line] = around.new_lines(300, 7)
     assert "400 bytes" in line or "400 B" in line

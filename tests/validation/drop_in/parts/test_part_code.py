@@ -61,3 +61,13 @@ def test_small_pieces_bring_each_gradient_once_and_that_of_the_input_last(part):
     of_input = part._joint.gradients.index(next(iter(part.program.input_gradients.values())))
     assert of_input in one[-1]
     assert part.code.in_pieces(0, 1) is part.code.in_pieces(0, 1)
+
+
+def test_what_the_backward_reads_comes_back_to_its_place(part):
+    """Of all resident values only those that it reads, and constants, are there again."""
+    row = part.code.row(0)
+    resident = [object() for _ in row.halves.resident]
+    again = row.resident_again([resident[at] for at in row.kept])
+    read = [v in row.halves.read_backward for v in row.halves.resident]
+    assert any(read)
+    assert again == [it if is_read else None for it, is_read in zip(resident, read, strict=True)]
