@@ -101,6 +101,14 @@ class BoundBeside:
         few = _BOUND_OF_NO_MOVES + self.effort.moves / _MOVES_PER_UNIT
         return min(_BOUND_WORK, few / self.effort.left)
 
+    def shorten(self, share: float) -> None:
+        """Before it begins, keep that share of what it may take; the walkers have the rest."""
+        assert self.cuts is not None
+        spent = self.cuts.effort.spent
+        self.cuts.effort = self.cuts.effort.take(share * self.cuts.effort.left)
+        self.effort.spend(spent)
+        self._work += spent
+
     def begin(self, pool: Pool[GraphWalker]) -> None:
         """Begin in a thread of its own, if that has not been done.
 

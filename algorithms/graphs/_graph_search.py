@@ -38,6 +38,10 @@ _MOST_BYTES = 2**53
 # ops the others are in time, and where memory is tight they need all of the work.
 _SCOUTED, _SCOUT_WARM = 0.06, 0.2
 
+# On large graphs within little memory whose order is free, the bound has nearly all that it ever
+# proves after that share of its work.
+_FREE_BOUND = 0.15
+
 # More than any schedule takes, and finite.
 _ANY_S = 1e300
 
@@ -54,6 +58,8 @@ class GraphSearch:
         Whether all walkers start from the graph's order; where it is free, from greedy ones, too.
     programs
         Searches by integer programs of what the walkers came to.
+    names_least
+        Whether the leanest schedule is looked for where nothing fits, whatever work it takes.
     """
 
     def __init__(
@@ -80,7 +86,7 @@ class GraphSearch:
         self.scout: GraphWalker | None = None
         self.first: GraphWalker | None = None
         self.programs: list[ProgramSearch] = []
-        self.has_one_start = False
+        self.has_one_start, self.names_least = False, True
         self.moves = 0
         self._winner: GraphWalker | None = None
 
@@ -94,7 +100,7 @@ class GraphSearch:
                 lines = self._starts(starts)
                 given, usual = lines[: len(starts)], lines[len(starts) :]
                 self._search(pool, starts, given, usual)
-                if self.none_fits() and not bound.has_solved:
+                if self.names_least and self.none_fits() and not bound.has_solved:
                     self.lean.find_leanest(usual[:2])
             except KeyboardInterrupt:
                 self.effort.cancel()
@@ -119,8 +125,11 @@ class GraphSearch:
         usual: list[NDArray[Any]],
     ) -> None:
         bound, is_feasible = self.bound, bool(np.isfinite(self.bound.bound_s))
+        priced = PricedRounds(self, pool, usual[:2])
         if is_feasible:
             bound.prepare(pool)
+            if self.free and priced.is_tight:
+                bound.shorten(_FREE_BOUND)
         # A graph that the bound solves needs no walkers, whose kernels take seconds to compile.
         first = is_feasible and self.effort.counted and not at_hand(walk)
         if first and not self.is_done(pool):
@@ -138,7 +147,6 @@ class GraphSearch:
         elif self.effort.moves is None and self.none_fits():
             self._scout(pool, usual[0])
         try:
-            priced = PricedRounds(self, pool, usual[:2])
             if not (self.has_one_start and priced.run()):
                 WalkerRounds(self, pool, usual[:2]).run()
         finally:
@@ -188,11 +196,11 @@ class GraphSearch:
         lean = self.lean.take_leanest(pool, lines)
         if lean is None or lean.peak_bytes > self.budget_bytes:
             return []
-        return [self.go_on_from(lean)]
+        return [self.go_on_from(lean.schedule.bind(self.graph))]
 
-    def go_on_from(self, lean: Simulation) -> GraphWalker:
+    def go_on_from(self, runs: NDArray[Any]) -> GraphWalker:
         """Another walker, on that schedule."""
-        walker = self.make(len(self.walkers), lean.schedule.bind(self.graph))
+        walker = self.make(len(self.walkers), runs)
         walker.begin(0)  # perhaps in the middle of a round
         self.walkers.append(walker)
         return walker

@@ -18,7 +18,9 @@ from schedsim.simulation.simulator import simulate
 
 from .._pool import Pool, RoundPart
 from ._forward_part import forward_part
+from ._order_first import OrderFirst
 from ._priced_walker import FITTING, FROM_BOUND, RISING, PriceCourse, PricedWalker
+from ._start_race import race, starts_from_bound
 from ._walker import SMALL_MOVES, GraphWalker
 
 if TYPE_CHECKING:
@@ -66,13 +68,13 @@ class PricedRounds:
     def run(self) -> bool:
         """Search, if this graph and limit ask for it, and say whether they did."""
         search = self.search
-        if not self._is_tight():
+        if not self.is_tight:
             return False
         first = search.scout or self._walk_first()
         if first.best_s < _DEAR * search.graph.store_all_s:
             return False
         if search.free and first.best_s == np.inf:
-            return False  # the bound over any order has no schedule that tells much
+            return OrderFirst(search, self.pool, self.line).run()
         search.bound.begin(self.pool)
         if first.best_s == np.inf:
             self.come_down()
@@ -83,7 +85,9 @@ class PricedRounds:
             self.pool.walk(active, RoundPart(0, _MEETING, 1.0), 1.0)
         return True
 
-    def _is_tight(self) -> bool:
+    @cached_property
+    def is_tight(self) -> bool:
+        """Whether this graph and limit may ask for prices."""
         search, graph = self.search, self.search.graph
         if search.effort.moves is not None or graph.num_ops < _FEWEST_OPS:
             return False
@@ -104,7 +108,7 @@ class PricedRounds:
     def come_down(self) -> None:
         """From its line to the limit while the bound is made, and then from the bound's schedule.
 
-        That schedule keeps and repeats about the right tensors, and is far above the limit.
+        Of several that the bound has, the best start is looked for.
         """
         search, pool = self.search, self.pool
         beside = _BESIDE_BOUND if search.effort.counted else _BESIDE_CLOCK
@@ -112,7 +116,11 @@ class PricedRounds:
         if self._ends_with_bound():
             return
         near = search.bound.near() or [self.line]
-        active = self._make_few([(one, FROM_BOUND) for one in near[:2]])
+        worth = starts_from_bound(search.graph, near, search.bound.bound_s)
+        start = race(pool, worth, self._make_from_bound)
+        if self._is_over():
+            return
+        active = self._make_few([(one, FROM_BOUND) for one in (start, *near[1:2])])
         pool.walk(active, RoundPart(0, 0.0, _ALL_DOWN), _ALL_DOWN)
         if self._is_over():
             return
@@ -120,6 +128,9 @@ class PricedRounds:
             pool.walk(leanest, RoundPart(0), 1.0)
         else:
             pool.walk(active, RoundPart(0, _ALL_DOWN, 1.0), 1.0)
+
+    def _make_from_bound(self, lines: Sequence[NDArray[Any]]) -> list[GraphWalker]:
+        return self._make([(line, FROM_BOUND) for line in lines])
 
     def _make_few(self, starts: Sequence[tuple[NDArray[Any], PriceCourse]]) -> list[GraphWalker]:
         """The first of these walkers alone where work is counted: two would each go half as far.

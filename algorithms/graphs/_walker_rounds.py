@@ -120,7 +120,7 @@ class WalkerRounds:
         """The walkers that go on after the meeting number `at`."""
         search, pool = self.search, self.pool
         if (lean := search.lean.take(pool)) is not None and search.none_fits():
-            active = [*active, search.go_on_from(lean)]
+            active = [*active, search.go_on_from(lean.schedule.bind(search.graph))]
         if at == 1 and search.none_fits():
             active = active + self._populate(_POPULATED_IN_NEED)
         if at == self._met_in_vain and none_of(active):
