@@ -114,7 +114,9 @@ def test_a_backward_that_raises_is_told_of_as_it_leaves_other_gradients(door):
     assert [it[0] for it in expected if isinstance(it, tuple)] == [ArithmeticError] * 2
     with pytest.warns(PlainStepWarning, match="a backward has raised") as said:
         found, others = steps(door, hook=refuse_large)
-    assert len(said) == 1
+    assert [it.category for it in said].count(
+        PlainStepWarning
+    ) == 1  # the loop holds ever more, too
     assert same(found, expected)
     assert same(others, parameters)
 
