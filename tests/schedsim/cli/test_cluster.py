@@ -68,7 +68,7 @@ def test_a_trace(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--tensor", "3"], "not a multiple of the degrees, 3"),
+        (["--tensor", "3"], "--devices 8 is not a multiple of --tensor 3"),
         (["--pipeline", "8", "--batch", "3"], "not a multiple of 8 micro-batches"),
         (["--recompute", "half"], "--recompute 'half'"),
         (["--recompute", "keep=gat"], "no layer of llama3.2-1b has such an op"),

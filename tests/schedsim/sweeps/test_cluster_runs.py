@@ -67,7 +67,7 @@ def test_lists_multiply_and_equal_settings_are_one(tmp_path):
     assert runs[1].label == "llama3.2-1b, devices=8, seq=512, batch=2"
     rows = run_sweep(runs, str(tmp_path / "r.jsonl"))
     assert [row["status"] for row in rows] == ["feasible"] * 4 + ["error"]
-    assert "not a multiple of the degrees, 3" in rows[-1]["error"]["message"]
+    assert "is not a multiple of --tensor 3" in rows[-1]["error"]["message"]
     seen = []
     again = run_sweep(runs, str(tmp_path / "r.jsonl"), on_row=lambda row, _: seen.append(row))
     assert again == rows

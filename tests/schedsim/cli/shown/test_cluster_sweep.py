@@ -29,7 +29,7 @@ def test_a_line_for_each_setting(tmp_path, monkeypatch, capsys):
     assert not_fitting.endswith("does not fit")
     assert failed.endswith("error")
     assert "3 runs in r.jsonl: 1 feasible, 1 infeasible, 1 error" in out
-    assert "not a multiple of the degrees" in err
+    assert "is not a multiple of --tensor 3" in err
     Path("mixed.toml").write_text(EXPERIMENT + 'budgets = ["1GB"]')
     assert run(["sweep", "mixed.toml", "-o", "m.jsonl"]) == 2
     assert "budgets: does not go with clusters" in capsys.readouterr().err
