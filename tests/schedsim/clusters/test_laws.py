@@ -54,7 +54,7 @@ def _state_bytes(step):
 
 
 @given(_settings(), st.sampled_from(["batch", "seq"]))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_more_tokens_take_no_less_time_and_memory(drawn, what):
     """Of a rank's sequences, or of each sequence."""
     model, few = drawn
@@ -65,7 +65,7 @@ def test_more_tokens_take_no_less_time_and_memory(drawn, what):
 
 
 @given(_settings(), st.sampled_from(["fsdp", "tensor", "expert"]))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_more_shards_hold_no_more_state(drawn, what):
     """Of parameters, their gradients and moments on the fullest rank."""
     model, few = drawn
@@ -78,7 +78,7 @@ def test_more_shards_hold_no_more_state(drawn, what):
 
 
 @given(_settings())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_recomputation_saves_memory_and_takes_time(drawn):
     """All of it, beside none."""
     model, given_settings = drawn
@@ -89,7 +89,7 @@ def test_recomputation_saves_memory_and_takes_time(drawn):
 
 
 @given(_settings(), st.sampled_from([0.3, 0.6, 1.0]))
-@settings(max_examples=examples(15), deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(8), deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_the_bound_of_a_search_is_never_above_its_choice(drawn, share):
     """No runner-up is faster, and all of them fit."""
     model, found = drawn
