@@ -86,10 +86,7 @@ def order_draws(program: Program) -> None:
     If the data does not force two successive random ops into that order, as on parallel branches,
     the later op waits for the earlier one by an empty tensor. O(calls) for each such pair.
     """
-    draws = [i for i, call in enumerate(program.calls) if call.random]
-    for earlier, later in pairwise(draws):
-        if not _depends(program, later, earlier):
-            program.calls[later].tokens += (earlier,)
+    _keep_in_order(program, [i for i, call in enumerate(program.calls) if call.random])
 
 
 def order_messages(program: Program, messages: Sequence[int]) -> None:
@@ -103,10 +100,12 @@ def order_messages(program: Program, messages: Sequence[int]) -> None:
     messages
         Places of these calls, in order.
     """
-    if not messages:
-        return
-    split = [program.seed, *messages]
-    for earlier, later in pairwise(sorted(split)):
+    if messages:
+        _keep_in_order(program, sorted([program.seed, *messages]))
+
+
+def _keep_in_order(program: Program, places: Sequence[int]) -> None:
+    for earlier, later in pairwise(places):
         if not _depends(program, later, earlier):
             program.calls[later].tokens += (earlier,)
 

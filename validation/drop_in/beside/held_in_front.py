@@ -51,7 +51,7 @@ class HeldInFront:
 
     def __init__(self, named_bytes: int) -> None:
         self._named_bytes = named_bytes
-        self._before = {key_of(it): storage_weakly(it) for it in held_by_python()}
+        self._before = {key_of(it): storage_weakly(it) for it in held_by_python(tensors_now())}
         self._num_steps = self._num_looks = self._num_known = 0
         self._num_nodes = -1  # of autograd as the last backward of a part ended
         self._is_ignored = False
@@ -113,7 +113,7 @@ class HeldInFront:
         """Bytes that are there, and neither counted nor named."""
         self._before = {it: ref for it, ref in self._before.items() if not is_gone(ref)}
         if not is_known:
-            graphs, _ = bytes_of_graphs()
+            graphs, _ = bytes_of_graphs(tensors_now())
             return sum(size for place, size in graphs.items() if place not in counted)
         there_before, made = bytes_in_front(counted, self._before)
         return max(0, made - max(0, self._named_bytes - there_before))
@@ -161,9 +161,10 @@ def bytes_in_front(
     O(objects of the process): 0.1 s for 370,000 of them. Nothing is unpacked, and no hook runs.
     """
     old: dict[int, int] = {}
-    graphs, parts = bytes_of_graphs()
+    tensors = tensors_now()
+    graphs, parts = bytes_of_graphs(tensors)
     new = {it: size for it, size in graphs.items() if it not in counted}
-    for storage in held_by_python():
+    for storage in held_by_python(tensors):
         place = storage.data_ptr()
         if place not in counted and place not in parts:
             (old if before and key_of(storage) in before else new)[place] = storage.nbytes()
@@ -171,16 +172,14 @@ def bytes_in_front(
     return sum(old.values()), made
 
 
-def held_by_python() -> Iterator[torch.UntypedStorage]:
-    """The storages on the CPU of all tensors that Python holds; a shared one comes several times.
+def tensors_now() -> list[torch.Tensor]:
+    """All tensors that Python holds, whose bytes are theirs. O(objects of the process)."""
+    return [it for it in gc.get_objects() if type(it) in _PLAIN]
 
-    Notes
-    -----
-    O(objects of the process).
-    """
-    for tensor in gc.get_objects():
-        if type(tensor) not in _PLAIN:
-            continue
+
+def held_by_python(tensors: Iterable[torch.Tensor]) -> Iterator[torch.UntypedStorage]:
+    """The storages on the CPU of `tensors`; a shared one comes several times. O(tensors)."""
+    for tensor in tensors:
         with suppress(RuntimeError, NotImplementedError):  # it stands for others in a transform
             if tensor.is_cpu:
                 for part in strided_parts(tensor):
@@ -189,8 +188,8 @@ def held_by_python() -> Iterator[torch.UntypedStorage]:
                         yield storage
 
 
-def bytes_of_graphs() -> tuple[dict[int, int], dict[int, int]]:
-    """Bytes, by address, that graphs of the process hold for their backward.
+def bytes_of_graphs(tensors: Iterable[torch.Tensor]) -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes, by address, that graphs behind `tensors` hold for their backward.
 
     Returns
     -------
@@ -199,9 +198,9 @@ def bytes_of_graphs() -> tuple[dict[int, int], dict[int, int]]:
 
     Notes
     -----
-    O(objects of the process).
+    O(tensors + nodes of their graphs).
     """
-    heads = [it for it in gc.get_objects() if type(it) is torch.Tensor]
+    heads = [it for it in tensors if type(it) is torch.Tensor]
     outside: dict[int, int] = {}
     within: dict[int, int] = {}
     for node in _nodes(it.grad_fn for it in heads if it.grad_fn is not None):

@@ -16,6 +16,7 @@ from schedsim.validation.drop_in.beside.held_in_front import (  # noqa: E402
     HeldInFront,
     bytes_in_front,
     bytes_of_graphs,
+    tensors_now,
 )
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -30,13 +31,13 @@ from schedsim.errors import InfeasibleBudgetError  # noqa: E402
 @pytest.mark.slow
 def test_bytes_of_a_graph():
     x = torch.randn(64, 64, requires_grad=True)
-    before = bytes_of_graphs()[0].keys() | {x.data_ptr()}
+    before = bytes_of_graphs(tensors_now())[0].keys() | {x.data_ptr()}
     made = x.sin().tanh()  # sin keeps x, tanh its own result
-    found, _ = bytes_of_graphs()
+    found, _ = bytes_of_graphs(tensors_now())
     assert [size for it, size in found.items() if it not in before] == [made.nbytes]
     made.sum().backward()
     del made
-    assert not bytes_of_graphs()[0].keys() - before
+    assert not bytes_of_graphs(tensors_now())[0].keys() - before
 
 
 @pytest.mark.slow
@@ -49,12 +50,12 @@ def test_tensors_without_bytes_of_their_own_do_not_count():
         return left[-1].sum()
 
     x = torch.randn(64, 64)
-    before = bytes_of_graphs()
+    before = bytes_of_graphs(tensors_now())
     _, pull_back = torch.func.vjp(function, x)
     with FakeTensorMode():
         left.append(torch.randn(64, 64, requires_grad=True).sin().tanh())
     assert all(it.grad_fn is not None for it in left)
-    assert bytes_of_graphs() == before
+    assert bytes_of_graphs(tensors_now()) == before
     del pull_back
 
 
@@ -67,7 +68,7 @@ def test_no_hook_of_a_checkpoint_runs():
         return x.sin().cos()
 
     made = checkpoint(run, x, use_reentrant=False)
-    bytes_of_graphs()
+    bytes_of_graphs(tensors_now())
     assert len(runs) == 1
     del made
 
@@ -233,7 +234,7 @@ def test_what_was_there_before_is_none_of_it():
 def test_bytes_that_name_nothing_there_before_are_those_of_what_comes():
     before = {}
     there = [torch.zeros(1000)]
-    for storage in held_in_front.held_by_python():
+    for storage in held_in_front.held_by_python(tensors_now()):
         before[held_in_front.key_of(storage)] = held_in_front.storage_weakly(storage)
     old, made = bytes_in_front(set(), before)
     assert old >= 4000
