@@ -4,6 +4,9 @@ The hooks of FSDP2 break Dynamo's graphs, so that each block is a part of the st
 frees, prefetches and reduces around it as in a plain step. Split layers (tensor parallelism) send
 messages within graphs; each schedule sends them once, in the order of the trace. In which order the
 ranks communicate so does not depend on the schedules, and each rank follows a plan of its own.
+
+A model in place says by its call when a step begins. Of what the backend of `torch.compile` is given,
+blocks of a sharded model or the model itself, the root of the model says so, before it gathers.
 """
 
 from __future__ import annotations
@@ -49,6 +52,21 @@ from .records.step_record import Key, last_first
 from .session import Session
 
 
+def refuse_waiting_gradients(model: nn.Module) -> None:
+    """Refuse a model between two of its micro-batches: steps of a rehearsal would reduce them.
+
+    Raises
+    ------
+    UnsupportedError
+        Gradients of `model` wait.
+    """
+    if any(True for state in private.states(model) for _ in private.held_gradients(state)):
+        raise UnsupportedError(
+            f"gradients of {type(model).__name__} wait for a step that reduces them",
+            hint="give the budget between two steps of the optimizer",
+        )
+
+
 def refuse_other_communication(model: nn.Module) -> None:
     """Refuse models that communicate in other ways than by gathering or split parameters.
 
@@ -57,18 +75,9 @@ def refuse_other_communication(model: nn.Module) -> None:
     UnsupportedError
         Modules of `model` communicate where no graph shows it.
     """
-    states = list(private.states(model))
-    where = None
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
-        where = "SyncBatchNorm"
-    if any(True for state in states for _ in private.held_gradients(state)):
         raise UnsupportedError(
-            f"gradients of {type(model).__name__} wait for a step that reduces them",
-            hint="give the budget between two steps of the optimizer",
-        )
-    if where is not None:
-        raise UnsupportedError(
-            f"ops of {type(model).__name__} communicate ({where}) in functions of their own, which "
+            f"ops of {type(model).__name__} communicate (SyncBatchNorm) in functions of their own, which "
             "no graph shows",
             hint="give the loss, with level='block': schedsim.rematerialize(model, (x, target), "
             "budget, loss, level='block')",
@@ -79,22 +88,54 @@ class GatheredSession(Session):
     """The state that the parts of such steps share.
 
     Before every step the ranks exchange whether all of them could plan it.
+
+    Attributes
+    ----------
+    is_rehearsed
+        Whether a step with a made-up loss ran before those of the loop.
     """
 
-    def __init__(self, model: nn.Module, options: DropInOptions, ranks: Ranks) -> None:
-        self._shares = ShardedState(model, options)
+    begins_together = True
+
+    def __init__(self, options: DropInOptions, ranks: Ranks) -> None:
+        # Dynamo keeps parts for good, and with them this: it may not keep the models.
+        self._models: list[weakref.ref[nn.Module]] = []
+        self._shares = ShardedState(lambda: self._alive, options)
         super().__init__(replace(options, dynamic=False), self._shares)
         self.ranks = ranks
-        self.sends = private.splits(model)
-        if self.sends:
-            self._wait_promptly()
-            hooks_run_as_they_are(model)
-        self._model = weakref.ref(model)
-        self._device = next(model.parameters()).device
+        self._device = torch.device("cpu")
+        self.is_rehearsed = False
+        self._num_begun = 0
         self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
         self._room = AllocatorRoom(self._gathered, self._tell)
         self._passing = Passing(0, Mode())
         self._is_gauging = False
+
+    def takes(self, model: nn.Module) -> None:
+        """Plan the steps of `model`, too; where all those before are gone, of `model` alone.
+
+        Raises
+        ------
+        UnsupportedError
+            It communicates where no graph shows it.
+        """
+        refuse_other_communication(model)
+        if self._models and not self._alive:
+            self._gathered.forget()
+        self._models = [ref for ref in self._models if ref() is not None] + [weakref.ref(model)]
+        self._device = next(model.parameters()).device
+        if private.splits(model):
+            self.sends = True
+            self._wait_promptly()
+            hooks_run_as_they_are(model)
+
+    @property
+    def _alive(self) -> list[nn.Module]:
+        return [model for ref in self._models if (model := ref()) is not None]
+
+    def plans_for(self, model: nn.Module) -> bool:
+        """Whether steps of `model` are planned here."""
+        return any(it is model for it in self._alive)
 
     @property
     def is_compared(self) -> bool:
@@ -116,8 +157,26 @@ class GatheredSession(Session):
 
     # -- what steps and parts report --------------------------------------------------------------
 
+    def forward_of_root_begins(self, inputs: Any, *, is_whole: bool = True) -> None:
+        """A forward of a sharded model begins, which torch.compile has taken apart.
+
+        Parameters
+        ----------
+        is_whole
+            Whether nothing of it has run.
+        """
+        with self.ranks.leaving(), self.ranks.running("run a step"):
+            if torch.is_grad_enabled():
+                self._begin(inputs, is_whole=is_whole)
+            else:
+                self.evaluation_begins()
+
     def step_begins(self, inputs: Any) -> None:
-        """A forward of the whole model is about to run.
+        """A forward of the whole model is about to run."""
+        self._begin(inputs, is_whole=True)
+
+    def _begin(self, inputs: Any, *, is_whole: bool) -> None:
+        """Begin a step, if none is open.
 
         All ranks exchange here, also one on which an earlier step is still open: until when it is,
         the cycle collector may decide, which comes to each rank at another time.
@@ -132,11 +191,12 @@ class GatheredSession(Session):
         if not begins:
             return
         if not self.is_rehearsing:
+            self._num_begun += 1
             self._say_first()
         is_read = self._is_gauging if self.is_rehearsing else self.is_learning
         if not is_read and not self.is_rehearsing and self.numbers:
             self._room.begins(self._device)
-        if not may_start or not is_read:
+        if not may_start or not is_read or not is_whole:
             return
         if self.parts and all(part.is_measured for part in self.parts):
             close_waiting()  # records of other models, whose steps have ended
@@ -156,7 +216,10 @@ class GatheredSession(Session):
 
     def _say_first(self) -> None:
         """Say how many bytes the first steps take, if they may be more than the budget."""
-        excess = "" if self.peak_bytes is not None else self._gathered.first.excess
+        first = self._gathered.first
+        # Without a rehearsal, the first step shows the graphs, and the second one is read.
+        is_early = first.record is None and not self.is_rehearsed and self._num_begun <= 2
+        excess = "" if self.peak_bytes is not None or is_early else first.excess
         if excess:
             self._tell(f"steps before the budget is divided {excess}", PlainStepWarning)
 
@@ -192,19 +255,17 @@ class GatheredSession(Session):
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is: other ranks must run one too."""
         close_all()
-        model = self._model()
-        if model is not None and is_spread(model):  # else nothing is left to gather (unshard)
+        if any(map(is_spread, self._alive)):  # else nothing is left to gather (unshard)
             self._agree(lambda: None)
 
     def _agree(self, work: Callable[[], None], inputs: Any = None) -> None:
-        model = self._model()
-
         def word() -> StepWord:
             work()
             does = "trains" if torch.is_grad_enabled() else "runs without gradients"
-            if not self.sends or model is None:
+            if not self.sends:
                 return StepWord(does)
-            return StepWord(does, inputs=shapes_of(inputs), split_with=private.split_over(model))
+            others = {rank for model in self._alive for rank in private.split_over(model)}
+            return StepWord(does, inputs=shapes_of(inputs), split_with=tuple(sorted(others)))
 
         agreed(self.ranks.gather_from("start a step", word), self.ranks.members)
 

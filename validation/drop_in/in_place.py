@@ -15,7 +15,7 @@ from ..torch_private.module_tables import call_instead, replacement_of
 from ..torch_private.sharded_groups import frees_when_it_may, states
 from .budgeted_call import BudgetedCall
 from .drop_in_options import DropInOptions
-from .gathered_session import GatheredSession, refuse_other_communication
+from .gathered_session import GatheredSession, refuse_waiting_gradients
 from .local_session import LocalSession
 from .rehearsal import rehearse, rehearse_together, with_open_sizes
 from .session import Session
@@ -59,8 +59,9 @@ def in_place(
     ranks = ranks_of(model)
     gathers = ranks.bound or any(True for _ in states(model))
     if gathers:
-        refuse_other_communication(model)
-        session: Session = GatheredSession(model, options, ranks)
+        refuse_waiting_gradients(model)
+        session: Session = GatheredSession(options, ranks)
+        session.takes(model)
     else:
         session = LocalSession(options)
         session.see(model)

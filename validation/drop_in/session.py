@@ -85,7 +85,11 @@ class Session(ABC):
         The ranks that run steps together, if ops or what is around graphs communicates.
     sends
         Whether graphs of steps send messages, for which other ranks wait.
+    begins_together
+        Whether all ranks say at the start of a step what they are about to do.
     """
+
+    begins_together = False
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
         self.options = options

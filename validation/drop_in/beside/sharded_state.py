@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -34,25 +34,29 @@ class ShardedState(HeldState):
     """Bytes of a rank's shares, and of gradients that wait for a step which reduces them.
 
     The tensors that parts read are gathered for a moment, and no shares.
+
+    Parameters
+    ----------
+    models
+        Gives the models that are there.
     """
 
-    def __init__(self, model: nn.Module, options: DropInOptions) -> None:
+    def __init__(self, models: Callable[[], Sequence[nn.Module]], options: DropInOptions) -> None:
         super().__init__(options)
-        # Dynamo keeps parts for good, and with them this: neither may keep the model.
-        self._model = weakref.ref(model)
+        self._models = models
         self._states: tuple[weakref.ref[Any], ...] = ()
 
     def look(self) -> None:
         """Find the shares, between steps."""
-        model = self._model()
-        assert model is not None  # it runs
-        found = list(dict.fromkeys(private.states(model)))
+        models = self._models()
+        found = list(dict.fromkeys(state for model in models for state in private.states(model)))
         self._states = tuple(map(weakref.ref, found))
         for state in found:
             private.frees_at_once(state)
         gathered = {id(t) for state in found for t in private.gathered(state)}
         shares = [t for state in found for t in private.shares(state)]
-        whole = [t for t in (*model.parameters(), *model.buffers()) if id(t) not in gathered]
+        own = [t for model in models for t in (*model.parameters(), *model.buffers())]
+        whole = [t for t in own if id(t) not in gathered]
         super().see([*shares, *whole])
 
     def see(self, tensors: Iterable[Tensor]) -> None:

@@ -1,0 +1,205 @@
+"""The sessions of the backend of torch.compile: which steps a graph is a part of.
+
+Graphs with one mapping of options are parts of the same steps. So are all graphs of a model that
+FSDP2 shards, whatever was compiled: its blocks one by one, or the model itself. Dynamo may run a
+graph of one model for another of the same class; the session is that of the model that runs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from schedsim.errors import SchedsimError
+
+from ..ranks import ranks_of
+from ..torch_private.compiled_models import modules_given, options_given
+from ..torch_private.graph_tasks import in_backward
+from ..torch_private.sharded_roots import modules_of_roots, running_root, when_forward_begins
+from .drop_in_options import DropInOptions
+from .gathered_session import GatheredSession
+from .local_session import LocalSession
+from .plans.loop_round import THE_ROUND
+from .session import Session
+
+_MOST_SESSIONS = 64
+
+Options = Mapping[str, Any]
+Row = tuple[Any, Session]
+"""What a user gave as options, and the session of steps with them."""
+
+
+class BackendSessions:
+    """The sessions of what was compiled for one backend.
+
+    Parameters
+    ----------
+    backend
+        Gives the function that users name.
+
+    Attributes
+    ----------
+    rows
+        The id of a user's options -> these, which so are kept, and the session of models that no
+        rank gathers.
+    gathered
+        The sessions of models that are sharded, with what their options mean.
+    uncalled
+        Those of the ids of which no graph has come.
+    """
+
+    def __init__(self, backend: Callable[[], Callable[..., Any]]) -> None:
+        self._backend = backend
+        self.rows: OrderedDict[int, Row] = OrderedDict()
+        self.gathered: list[tuple[DropInOptions, GatheredSession]] = []
+        self.uncalled: set[int] = set()
+
+    def of_present(self, options: Options | None) -> Session:
+        """The session of what runs now, of which a graph has come with these options.
+
+        Raises
+        ------
+        SchedsimError
+            An option is invalid, or a sharded model has other options for other graphs.
+        UnsupportedError
+            A sharded model communicates otherwise, too.
+        """
+        root = running_root()
+        if root is not None:
+            return self._of_sharded(root, options)
+        key = id(options)
+        if key not in self.rows or key in self.uncalled:
+            self._known(options)
+            self.uncalled.discard(key)
+            self._see_modules()
+        return self._known(options)
+
+    def of_call(self, options: Options | None, traced: Session) -> Session:
+        """The session of a call of a graph with these options, which was first `traced` for one."""
+        if running_root() is None and (not traced.begins_together or in_backward()):
+            return traced  # in a backward, a block is computed again
+        return self.of_present(options)
+
+    def of(self, options: Options | None) -> Session:
+        """The session of graphs with these options, one of a sharded model first."""
+        row = self.rows.get(id(options))
+        if row is None or isinstance(row[1], LocalSession):
+            wanted = DropInOptions.read(options)
+            for given, session in self.gathered:
+                if given == wanted and (row is None or not row[1].parts):
+                    return session
+        return self.of_present(options)
+
+    def for_model(self, model: Any) -> GatheredSession | None:
+        """The session of a sharded `model`; ``None`` before a graph of it has come."""
+        return next((it for _, it in self.gathered if it.plans_for(model)), None)
+
+    def known(self, options: Options) -> Session | None:
+        """The session of these options, if there is one."""
+        root = running_root()
+        if root is not None:
+            return self.for_model(root)
+        row = self.rows.get(id(options))
+        return None if row is None else row[1]
+
+    def around(self, options: Options) -> Session | None:
+        """The session of a function of which no graph may have come yet."""
+        if running_root() is not None:  # which says itself what it is given
+            return None
+        if id(options) not in self.rows:
+            if not is_valid(options):  # which it raises when it is called
+                return None
+            self.uncalled.add(id(options))
+        return self._known(options)
+
+    def _known(self, options: Options | None) -> Session:
+        key = id(options)
+        if key not in self.rows:
+            self._keep(options, LocalSession(DropInOptions.read(options)))
+        return self.rows[key][1]
+
+    def _keep(self, options: Options | None, session: Session) -> None:
+        self.rows[id(options)] = (options, session)
+        while len(self.rows) > _MOST_SESSIONS:
+            oldest, _ = self.rows.popitem(last=False)
+            self.uncalled.discard(oldest)
+
+    # -- sharded models ---------------------------------------------------------------------------
+
+    def _of_sharded(self, root: Any, options: Options | None) -> GatheredSession:
+        given = DropInOptions.read(options)
+        for known, session in self.gathered:
+            if session.plans_for(root):
+                _refuse_others(root, known, given)
+                return session
+        found = next((session for known, session in self.gathered if known == given), None)
+        if found is None:
+            found = GatheredSession(given, ranks_of(root))
+        found.takes(root)
+        if not any(found is it for _, it in self.gathered):
+            self.gathered.append((given, found))
+            del self.gathered[:-_MOST_SESSIONS]
+        when_forward_begins(root, found.forward_of_root_begins)
+        found.forward_of_root_begins((), is_whole=False)
+        return found
+
+    # -- modules that were given to torch.compile -------------------------------------------------
+
+    def _see_modules(self) -> None:
+        """Count what modules hold that have a budget, those that were not called yet among them.
+
+        All of a module's parameters, where graphs have those alone that they read. What is called
+        later is there from now on.
+        """
+        sharded = modules_of_roots()
+        for options, module in modules_given(self._backend()):
+            if id(module) in sharded:
+                continue
+            is_new = id(options) not in self.rows
+            try:
+                session = self._known(options)
+            except SchedsimError:  # which it raises when it is called
+                continue
+            if is_new:
+                self.uncalled.add(id(options))
+            session.see(module)
+
+    def is_coming(self) -> bool:
+        """Whether a model was compiled with a budget, is there, and no graph of it has come."""
+        if any(self.rows[key][1].has_model for key in self.uncalled):
+            return True
+        given = [it for it in options_given(self._backend()) if id(it) not in self.rows]
+        return any(is_valid(it) and not self._is_of_sharded(it) for it in given)
+
+    def _is_of_sharded(self, options: Options) -> bool:
+        wanted = DropInOptions.read(options)
+        return any(known == wanted for known, _ in self.gathered)
+
+
+def is_valid(options: Options) -> bool:
+    """Whether a call with these options can ever come: it is refused where they are invalid."""
+    try:
+        DropInOptions.read(options)
+    except SchedsimError:
+        return False
+    return True
+
+
+def _refuse_others(root: Any, known: DropInOptions, given: DropInOptions) -> None:
+    if known != given:
+        raise SchedsimError(
+            f"graphs of a sharded {type(root).__name__} are compiled with different options: "
+            f"{known} and {given}; they are parts of one step, which has one budget",
+            hint="give all of its blocks the same options",
+        )
+
+
+def _the_backend() -> Callable[..., Any]:
+    from .backend import schedsim  # which asks for the sessions
+
+    return schedsim
+
+
+SESSIONS = BackendSessions(_the_backend)
+THE_ROUND.coming.append(SESSIONS.is_coming)
