@@ -7,6 +7,7 @@ graph of one model for another of the same class; the session is that of the mod
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -133,13 +134,15 @@ class BackendSessions:
             if session.plans_for(root):
                 _refuse_others(root, known, given)
                 return session
-        found = next((session for known, session in self.gathered if known == given), None)
+        gc.collect()  # sharded models lie in circles of references
+        self.gathered = [row for row in self.gathered if row[1].has_models]
+        ranks = ranks_of(root)
+        alike = (it for known, it in self.gathered if known == given and it.ranks.are(ranks))
+        found = next(alike, None)
         if found is None:
-            found = GatheredSession(given, ranks_of(root))
-        found.takes(root)
-        if not any(found is it for _, it in self.gathered):
+            found = GatheredSession(given, ranks)
             self.gathered.append((given, found))
-            del self.gathered[:-_MOST_SESSIONS]
+        found.takes(root)
         when_forward_begins(root, found.forward_of_root_begins)
         found.forward_of_root_begins((), is_whole=False)
         return found

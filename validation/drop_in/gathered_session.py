@@ -112,7 +112,7 @@ class GatheredSession(Session):
         self._is_gauging = False
 
     def takes(self, model: nn.Module) -> None:
-        """Plan the steps of `model`, too; where all those before are gone, of `model` alone.
+        """Plan the steps of `model`, too.
 
         Raises
         ------
@@ -120,14 +120,17 @@ class GatheredSession(Session):
             It communicates where no graph shows it.
         """
         refuse_other_communication(model)
-        if self._models and not self._alive:
-            self._gathered.forget()
-        self._models = [ref for ref in self._models if ref() is not None] + [weakref.ref(model)]
+        self._models.append(weakref.ref(model))
         self._device = next(model.parameters()).device
         if private.splits(model):
             self.sends = True
             self._wait_promptly()
             hooks_run_as_they_are(model)
+
+    @property
+    def has_models(self) -> bool:
+        """Whether some of them are there."""
+        return bool(self._alive)
 
     @property
     def _alive(self) -> list[nn.Module]:

@@ -96,12 +96,6 @@ class GatheredPlans:
         """What tells the present plan from others."""
         return self.numbers, self.peak_bytes, self.small.num_changes
 
-    def forget(self) -> None:
-        """Forget the steps that were read: those of the present models are others."""
-        self.budget_bytes = self.peak_bytes = None
-        self.numbers, self.first, self.keeps_least = {}, GatheredFirstSteps(), False
-        self._steps.clear()
-
     def plan_anew(self) -> None:
         """Divide the budget anew when the next step begins."""
         self._is_stale = True
