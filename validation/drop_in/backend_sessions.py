@@ -1,8 +1,9 @@
 """The sessions of the backend of torch.compile: which steps a graph is a part of.
 
 Graphs with one mapping of options are parts of the same steps. So are all graphs of a model that
-FSDP2 shards, whatever was compiled: its blocks one by one, or the model itself. Dynamo may run a
-graph of one model for another of the same class; the session is that of the model that runs.
+FSDP2 shards, whatever was compiled: its blocks one by one, or the model itself; and those of code
+around it, as a loss, with equal options. Dynamo may run a graph of one model for another of the same
+class; the session is that of the model that runs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from schedsim.errors import SchedsimError
@@ -17,7 +19,12 @@ from schedsim.errors import SchedsimError
 from ..ranks import ranks_of
 from ..torch_private.compiled_models import modules_given, options_given
 from ..torch_private.graph_tasks import in_backward
-from ..torch_private.sharded_roots import modules_of_roots, running_root, when_forward_begins
+from ..torch_private.sharded_roots import (
+    model_around,
+    modules_of_roots,
+    running_root,
+    when_forward_begins,
+)
 from .drop_in_options import DropInOptions
 from .gathered_session import GatheredSession
 from .local_session import LocalSession
@@ -66,9 +73,12 @@ class BackendSessions:
         UnsupportedError
             A sharded model communicates otherwise, too.
         """
-        root = running_root()
+        root, given = running_root(), DropInOptions.read(options)
         if root is not None:
-            return self._of_sharded(root, options)
+            return self._of_sharded(root, given)
+        found = self._around_sharded(given)
+        if found is not None:
+            return found
         key = id(options)
         if key not in self.rows or key in self.uncalled:
             self._known(options)
@@ -77,20 +87,18 @@ class BackendSessions:
         return self._known(options)
 
     def of_call(self, options: Options | None, traced: Session) -> Session:
-        """The session of a call of a graph with these options, which was first `traced` for one."""
-        if running_root() is None and (not traced.begins_together or in_backward()):
+        """The session of a call of a graph with these options, which was `traced` for one."""
+        root = running_root()
+        if root is not None and traced.begins_together and traced.plans_for(root):
+            return traced
+        if root is None and (not self.gathered or in_backward()):
             return traced  # in a backward, a block is computed again
         return self.of_present(options)
 
     def of(self, options: Options | None) -> Session:
-        """The session of graphs with these options, one of a sharded model first."""
-        row = self.rows.get(id(options))
-        if row is None or isinstance(row[1], LocalSession):
-            wanted = DropInOptions.read(options)
-            for given, session in self.gathered:
-                if given == wanted and (row is None or not row[1].parts):
-                    return session
-        return self.of_present(options)
+        """The session of graphs with these options."""
+        found = self._around_sharded(DropInOptions.read(options))
+        return self.of_present(options) if found is None else found
 
     def for_model(self, model: Any) -> GatheredSession | None:
         """The session of a sharded `model`; ``None`` before a graph of it has come."""
@@ -128,8 +136,12 @@ class BackendSessions:
 
     # -- sharded models ---------------------------------------------------------------------------
 
-    def _of_sharded(self, root: Any, options: Options | None) -> GatheredSession:
-        given = DropInOptions.read(options)
+    def _around_sharded(self, given: DropInOptions) -> GatheredSession | None:
+        """The session of sharded models with these options: code around them is in their steps."""
+        alike = (it for known, it in self.gathered if known == given)
+        return next((it for it in alike if it.has_models), None)
+
+    def _of_sharded(self, root: Any, given: DropInOptions) -> GatheredSession:
         for known, session in self.gathered:
             if session.plans_for(root):
                 _refuse_others(root, known, given)
@@ -142,8 +154,9 @@ class BackendSessions:
         if found is None:
             found = GatheredSession(given, ranks)
             self.gathered.append((given, found))
-        found.takes(root)
-        when_forward_begins(root, found.forward_of_root_begins)
+        model = model_around(root)
+        found.takes(model)
+        when_forward_begins(model, found.forward_of_root_begins)
         found.forward_of_root_begins((), is_whole=False)
         return found
 
@@ -190,10 +203,14 @@ def is_valid(options: Options) -> bool:
 
 
 def _refuse_others(root: Any, known: DropInOptions, given: DropInOptions) -> None:
-    if known != given:
+    names = [it.name for it in fields(known) if getattr(known, it.name) != getattr(given, it.name)]
+    if names:
+        one, other = (
+            ", ".join(f"{name}={getattr(it, name)!r}" for name in names) for it in (known, given)
+        )
         raise SchedsimError(
-            f"graphs of a sharded {type(root).__name__} are compiled with different options: "
-            f"{known} and {given}; they are parts of one step, which has one budget",
+            f"graphs of one sharded {type(root).__name__} are compiled with different options, "
+            f"{one} and {other}: they are parts of the same steps",
             hint="give all of its blocks the same options",
         )
 

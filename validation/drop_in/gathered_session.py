@@ -104,11 +104,11 @@ class GatheredSession(Session):
         super().__init__(replace(options, dynamic=False), self._shares)
         self.ranks = ranks
         self._device = torch.device("cpu")
-        self.is_rehearsed = False
-        self._num_begun = 0
+        self.is_rehearsed = self._lacks_meter = False
         self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
         self._room = AllocatorRoom(self._gathered, self._tell)
         self._passing = Passing(0, Mode())
+        self._awaits_first = False  # whether a step has begun, and no graph has run in it
         self._is_gauging = False
 
     def takes(self, model: nn.Module) -> None:
@@ -120,7 +120,8 @@ class GatheredSession(Session):
             It communicates where no graph shows it.
         """
         refuse_other_communication(model)
-        self._models.append(weakref.ref(model))
+        if not any(it is model for it in self._alive):  # blocks may be roots of their own
+            self._models.append(weakref.ref(model))
         self._device = next(model.parameters()).device
         if private.splits(model):
             self.sends = True
@@ -137,8 +138,8 @@ class GatheredSession(Session):
         return [model for ref in self._models if (model := ref()) is not None]
 
     def plans_for(self, model: nn.Module) -> bool:
-        """Whether steps of `model` are planned here."""
-        return any(it is model for it in self._alive)
+        """Whether steps of a sharded `model` are planned here."""
+        return any(it is private.state_of(model) for it in self._shares.states)
 
     @property
     def is_compared(self) -> bool:
@@ -184,26 +185,40 @@ class GatheredSession(Session):
         All ranks exchange here, also one on which an earlier step is still open: until when it is,
         the cycle collector may decide, which comes to each rank at another time.
         """
-        close_all()
-        self._forgotten.free(self._step.calls)
+        may_start = self._close_step()
         begins = not self._step.calls.is_open
-        may_start = not self._recorder.is_on and may_record()
         lasting = self._begun(inputs) if begins else None
         self._say_optimizers()
         self._agree(lambda: self._plan_beside(lasting), inputs)
-        if not begins:
-            return
+        if begins:
+            self._look_at_step(may_record=may_start and is_whole)
+
+    def _begin_in_front(self, part: TracedPart, arguments: list[Any]) -> None:
+        """Begin a step with a graph in front of the model, whose forward is to tell all ranks."""
+        may_start = self._close_step()
+        self._shares.see_whole(arguments[i] for i in part.fixed_positions)
+        self._plan_beside(self._begun(part.inputs_among(arguments)))
+        self._look_at_step(may_record=may_start)
+
+    def _close_step(self) -> bool:
+        """End what may have ended of the step before; whether a record may start then."""
+        close_all()
+        self._forgotten.free(self._step.calls)
+        return not self._recorder.is_on and may_record()
+
+    def _look_at_step(self, *, may_record: bool) -> None:
+        """Begin to record the step that has begun, if it is to be read, and may be."""
         if not self.is_rehearsing:
-            self._num_begun += 1
             self._say_first()
         is_read = self._is_gauging if self.is_rehearsing else self.is_learning
         if not is_read and not self.is_rehearsing and self.numbers:
             self._room.begins(self._device)
-        if not may_start or not is_read or not is_whole:
+        if not may_record or not is_read:
             return
         if self.parts and all(part.is_measured for part in self.parts):
             close_waiting()  # records of other models, whose steps have ended
             meter = outside_meter(self._device)
+            self._lacks_meter = meter is None
             if meter is not None:
                 self._watch(self._recorder.begin(meter))
 
@@ -220,9 +235,9 @@ class GatheredSession(Session):
     def _say_first(self) -> None:
         """Say how many bytes the first steps take, if they may be more than the budget."""
         first = self._gathered.first
-        # Without a rehearsal, the first step shows the graphs, and the second one is read.
-        is_early = first.record is None and not self.is_rehearsed and self._num_begun <= 2
-        excess = "" if self.peak_bytes is not None or is_early else first.excess
+        if first.record is None and not self.is_rehearsed and not self._lacks_meter:
+            return  # the first steps show the graphs, and a later one is read
+        excess = "" if self.peak_bytes is not None else first.excess
         if excess:
             self._tell(f"steps before the budget is divided {excess}", PlainStepWarning)
 
@@ -246,6 +261,7 @@ class GatheredSession(Session):
         self._look_at_order()
         self._recorder.stop()
         self._step.end()
+        self._awaits_first = True
         self._shares.look()
         self._passing = self._shares.passing()
         self._step.inputs = watched(inputs)
@@ -280,6 +296,9 @@ class GatheredSession(Session):
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
+        if not (self._awaits_first or self._step.calls.is_open or self.is_rehearsing):
+            self._begin_in_front(part, arguments)
+        self._awaits_first = False
         index = self.parts.index(part)
         key = self._step.calls.key_of(index, part)
         number = self._gathered.number_for(key)

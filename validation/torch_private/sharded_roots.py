@@ -47,6 +47,17 @@ def root_of(module: nn.Module) -> nn.Module:
     return found
 
 
+def model_around(root: nn.Module) -> nn.Module:
+    """The outermost module that is being called and has `root` inside; `root` without one."""
+    frame, model = inspect.currentframe(), root
+    while frame is not None:
+        found = frame.f_locals.get("self") if frame.f_code.co_name == "_call_impl" else None
+        if isinstance(found, nn.Module) and any(it is root for it in found.modules()):
+            model = found
+        frame = frame.f_back
+    return model
+
+
 def modules_of_roots() -> set[int]:
     """The ids of all modules inside of sharded ones, and of these. O(objects of the process)."""
     if not (is_available() and is_initialized()):
@@ -55,8 +66,8 @@ def modules_of_roots() -> set[int]:
     return {id(module) for root in found for module in root.modules()}
 
 
-def when_forward_begins(root: nn.Module, begins: Begins) -> None:
-    """Call `begins` as a forward of `root` begins, before anything is gathered for it.
+def when_forward_begins(model: nn.Module, begins: Begins) -> None:
+    """Call `begins` as a forward of a root in `model` begins, before anything is gathered for it.
 
     Also where a sharded module inside of it is called by itself, in the place of the root.
 
@@ -65,7 +76,7 @@ def when_forward_begins(root: nn.Module, begins: Begins) -> None:
     UnsupportedError
         FSDP2 of this torch has another such place.
     """
-    for state in states(root):
+    for state in dict.fromkeys(states(model)):
         method = getattr(type(state), "_root_pre_forward", None)
         names = list(inspect.signature(method).parameters) if method is not None else []
         if names != ["self", "module", "args", "kwargs"]:

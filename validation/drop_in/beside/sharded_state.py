@@ -62,9 +62,14 @@ class ShardedState(HeldState):
     def see(self, tensors: Iterable[Tensor]) -> None:
         """Nothing: what a part reads is no share."""
 
+    def see_whole(self, tensors: Iterable[Any]) -> None:
+        """Count those of `tensors`, which a graph outside of the models reads, that stay there."""
+        gathered = {id(t) for state in self.states for t in private.gathered(state)}
+        super().see(t for t in tensors if isinstance(t, Tensor) and id(t) not in gathered)
+
     def passing(self) -> Passing:
         """What the coming step finds."""
-        found = self._found()
+        found = self.states
         gathered = [tensor for state in found for tensor in private.gathered(state)]
         waiting = [tensor for state in found for tensor in private.held_gradients(state)]
         shares = [t.grad for t in self._alive() if t.is_leaf and t.grad is not None]
@@ -81,15 +86,17 @@ class ShardedState(HeldState):
 
     def watch_releases(self, released: Callable[[int], None]) -> None:
         """Call ``released(bytes)`` when the coming step frees some of what it finds."""
-        for state in self._found():
+        for state in self.states:
             for tensor in private.held_gradients(state):
                 weakref.finalize(tensor, released, storage_bytes(tensor)).atexit = False
             private.watch_gathered(state, released)
 
     def unwatch(self) -> None:
         """End the watch on gathered parameters."""
-        for state in self._found():
+        for state in self.states:
             private.unwatch_gathered(state)
 
-    def _found(self) -> list[Any]:
+    @property
+    def states(self) -> list[Any]:
+        """The states of sharded modules, as of the last look."""
         return [state for state in (ref() for ref in self._states) if state is not None]
