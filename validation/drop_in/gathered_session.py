@@ -257,6 +257,8 @@ class GatheredSession(Session):
         calls = self._step.calls
         is_whole = bool(calls.rows) and calls.is_done and self._step.tells_bytes
         self._room.ends(is_whole=is_whole and not self.is_rehearsing)
+        if is_whole and not self.is_rehearsing:
+            self._gathered.saw(calls.keys, self._passing.mode)
         self._read_step()
         self._look_at_order()
         self._recorder.stop()
@@ -339,6 +341,8 @@ class GatheredSession(Session):
 
     def _read_step(self) -> None:
         meter, calls = self._recorder.meter, self._step.calls
+        if meter is not None:
+            self._gathered.recorded()
         if meter is None or not calls.rows or not meter.marks or meter.marks[-1][0] != "end":
             return
         stretches, self._recorder.meter = meter.stop(), None
