@@ -46,7 +46,7 @@ from .parts.traced_part import TracedPart
 from .plans.gathered_calls import GatheredRecord, Mode, levels_of
 from .plans.gathered_plans import GatheredPlans
 from .records.outside_code import outside_meter
-from .records.step_calls import PartCall
+from .records.step_calls import MOST_LATER, PartCall
 from .records.step_meter import StepMeter
 from .records.step_record import Key, last_first
 from .session import Session
@@ -108,6 +108,7 @@ class GatheredSession(Session):
         self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
         self._room = AllocatorRoom(self._gathered, self._tell)
         self._passing = Passing(0, Mode())
+        self._num_within = 0  # forwards that have begun while calls of others were open
         self._awaits_first = False  # whether a step has begun, and no graph has run in it
         self._is_gauging = False
 
@@ -204,6 +205,10 @@ class GatheredSession(Session):
         """End what may have ended of the step before; whether a record may start then."""
         close_all()
         self._forgotten.free(self._step.calls)
+        # Equal blocks are calls of one part: forwards tell how long a call has been held.
+        self._num_within = self._num_within + 1 if self._step.calls.is_open else 0
+        if self._num_within > MOST_LATER:
+            self._leave_behind()
         return not self._recorder.is_on and may_record()
 
     def _look_at_step(self, *, may_record: bool) -> None:
@@ -268,7 +273,7 @@ class GatheredSession(Session):
         self._passing = self._shares.passing()
         self._step.inputs = watched(inputs)
         self._step.given = by_place(self._step.inputs)
-        lasting = self._shares.lasting_bytes + storage_bytes(inputs)
+        lasting = self._shares.lasting_bytes + storage_bytes(inputs) + self._resident.left_bytes()
         if self._device.type == "cuda":
             lasting = max(lasting, requested_bytes(self._device) - self._passing.num_bytes)
         return lasting
