@@ -53,7 +53,7 @@ from ..torch_private.replaced_data import break_at_replaced_data
 from ..torch_private.skipped_frames import breaks_so_far, given_to, name_of, skipped_code
 from ..torch_private.storage_refs import is_spread_over_ranks
 from ..user_warnings import warn_user
-from .backend_sessions import SESSIONS
+from .backend_sessions import BackendSessions
 from .failed_forwards import FailedForwards
 from .parts.gradient_layouts import GradientLayouts, copied_gradients, watch_backward
 from .parts.joint_part import joint_part
@@ -62,6 +62,7 @@ from .parts.own_zeros import OwnZeros
 from .parts.sized_parts import SizedParts, has_open_sizes
 from .parts.traced_part import TracedPart
 from .parts.whole_layers import keep_layers_whole
+from .plans.loop_round import THE_ROUND
 from .ranks_of_graph import RanksOfGraph
 from .session import Session
 from .traced_python import TracedPython, counted_since
@@ -463,6 +464,8 @@ def _say_uncalled(*_: Any) -> None:
         )
 
 
+SESSIONS = BackendSessions(schedsim)
+THE_ROUND.coming.append(SESSIONS.is_coming)
 _frames = _Frames()
 register_optimizer_step_post_hook(_say_uncalled)
 when_compiling(schedsim, _frames.begins, _frames.ends)

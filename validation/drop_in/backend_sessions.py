@@ -2,8 +2,8 @@
 
 Graphs with one mapping of options are parts of the same steps. So are all graphs of a model that
 FSDP2 shards, whatever was compiled: its blocks one by one, or the model itself; and those of code
-around it, as a loss, with equal options. Dynamo may run a graph of one model for another of the same
-class; the session is that of the model that runs.
+around it, as a loss, with equal options. Dynamo may run a graph of one model for another of the
+same class; the session is that of the model that runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from ..torch_private.sharded_roots import (
 from .drop_in_options import DropInOptions
 from .gathered_session import GatheredSession
 from .local_session import LocalSession
-from .plans.loop_round import THE_ROUND
 from .session import Session
 
 _MOST_SESSIONS = 64
@@ -44,7 +43,7 @@ class BackendSessions:
     Parameters
     ----------
     backend
-        Gives the function that users name.
+        The function that users name.
 
     Attributes
     ----------
@@ -57,7 +56,7 @@ class BackendSessions:
         Those of the ids of which no graph has come.
     """
 
-    def __init__(self, backend: Callable[[], Callable[..., Any]]) -> None:
+    def __init__(self, backend: Callable[..., Any]) -> None:
         self._backend = backend
         self.rows: OrderedDict[int, Row] = OrderedDict()
         self.gathered: list[tuple[DropInOptions, GatheredSession]] = []
@@ -89,11 +88,15 @@ class BackendSessions:
     def of_call(self, options: Options | None, traced: Session) -> Session:
         """The session of a call of a graph with these options, which was `traced` for one."""
         root = running_root()
-        if root is not None and traced.begins_together and traced.plans_for(root):
-            return traced
         if root is None and (not self.gathered or in_backward()):
             return traced  # in a backward, a block is computed again
-        return self.of_present(options)
+        if isinstance(traced, GatheredSession):
+            is_its = root is not None and traced.plans_for(root)
+            return traced if is_its else self.of_present(options)
+        given = DropInOptions.read(options)
+        if root is not None:
+            return self._of_sharded(root, given)
+        return self._around_sharded(given) or traced
 
     def of(self, options: Options | None) -> Session:
         """The session of graphs with these options."""
@@ -169,7 +172,7 @@ class BackendSessions:
         later is there from now on.
         """
         sharded = modules_of_roots()
-        for options, module in modules_given(self._backend()):
+        for options, module in modules_given(self._backend):
             if id(module) in sharded:
                 continue
             is_new = id(options) not in self.rows
@@ -185,7 +188,7 @@ class BackendSessions:
         """Whether a model was compiled with a budget, is there, and no graph of it has come."""
         if any(self.rows[key][1].has_model for key in self.uncalled):
             return True
-        given = [it for it in options_given(self._backend()) if id(it) not in self.rows]
+        given = [it for it in options_given(self._backend) if id(it) not in self.rows]
         return any(is_valid(it) and not self._is_of_sharded(it) for it in given)
 
     def _is_of_sharded(self, options: Options) -> bool:
@@ -213,13 +216,3 @@ def _refuse_others(root: Any, known: DropInOptions, given: DropInOptions) -> Non
             f"{one} and {other}: they are parts of the same steps",
             hint="give all of its blocks the same options",
         )
-
-
-def _the_backend() -> Callable[..., Any]:
-    from .backend import schedsim  # which asks for the sessions
-
-    return schedsim
-
-
-SESSIONS = BackendSessions(_the_backend)
-THE_ROUND.coming.append(SESSIONS.is_coming)

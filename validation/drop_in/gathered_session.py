@@ -5,8 +5,8 @@ frees, prefetches and reduces around it as in a plain step. Split layers (tensor
 messages within graphs; each schedule sends them once, in the order of the trace. In which order the
 ranks communicate so does not depend on the schedules, and each rank follows a plan of its own.
 
-A model in place says by its call when a step begins. Of what the backend of `torch.compile` is given,
-blocks of a sharded model or the model itself, the root of the model says so, before it gathers.
+A model in place says by its call when a step begins. Where the backend of `torch.compile` is given
+blocks of a sharded model, or the model itself, its root says so, before it gathers.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def refuse_other_communication(model: nn.Module) -> None:
     """
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         raise UnsupportedError(
-            f"ops of {type(model).__name__} communicate (SyncBatchNorm) in functions of their own, which "
-            "no graph shows",
+            f"ops of {type(model).__name__} communicate (SyncBatchNorm) in functions of their own, "
+            "which no graph shows",
             hint="give the loss, with level='block': schedsim.rematerialize(model, (x, target), "
             "budget, loss, level='block')",
         )

@@ -13,7 +13,7 @@ from ..ranks import ranks_of
 from ..ranks.wrappers import inside
 from ..torch_private.module_tables import call_instead, replacement_of
 from ..torch_private.sharded_groups import frees_when_it_may, is_sharded, states
-from .backend_sessions import SESSIONS
+from .backend import SESSIONS
 from .budgeted_call import BudgetedCall
 from .drop_in_options import DropInOptions
 from .gathered_session import GatheredSession, refuse_waiting_gradients
@@ -61,8 +61,9 @@ def in_place(
     gathers = ranks.bound or any(True for _ in states(model))
     if gathers:
         refuse_waiting_gradients(model)
-        session: Session = GatheredSession(options, ranks)
-        session.takes(model)
+        together = GatheredSession(options, ranks)
+        together.takes(model)
+        session: Session = together
     else:
         session = LocalSession(options)
         session.see(model)

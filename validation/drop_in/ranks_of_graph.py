@@ -47,7 +47,9 @@ class RanksOfGraph:
         """Around a call with these arguments."""
         if self._ranks.alone:
             return nullcontext()
-        return self._session.telling() if self._session.begins_together else self._together(arguments)
+        return (
+            self._session.telling() if self._session.begins_together else self._together(arguments)
+        )
 
     @contextmanager
     def _together(self, arguments: Sequence[Any]) -> Iterator[None]:

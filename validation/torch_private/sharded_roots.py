@@ -1,8 +1,8 @@
 """The roots of models that FSDP2 shards: which one runs, and a call as the forward of one begins.
 
-A root is the module whose forward sets up gathering for the modules inside of it. What torch.compile
-makes of these, or of the root itself, leaves the hooks of FSDP2 to Python, and with them what is
-called here.
+A root is the module whose forward sets up gathering for the modules inside of it. What
+torch.compile makes of these, or of the root itself, leaves the hooks of FSDP2 to Python, and with
+them what is called here.
 """
 
 from __future__ import annotations

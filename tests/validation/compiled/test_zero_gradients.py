@@ -16,7 +16,7 @@ from schedsim.validation.compiled.zero_gradients import (  # noqa: E402
     with_zero_gradients,
 )
 from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend_sessions import SESSIONS  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from torch import nn  # noqa: E402
 
 

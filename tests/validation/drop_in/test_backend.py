@@ -16,8 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend_sessions import SESSIONS, is_valid  # noqa: E402
-from schedsim.validation.drop_in.backend import session_of  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS, session_of  # noqa: E402
+from schedsim.validation.drop_in.backend_sessions import is_valid, options_given  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning, RoundingWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402

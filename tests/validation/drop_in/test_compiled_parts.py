@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from fused_steps import assert_close, dropped, left_by  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend_sessions import SESSIONS  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 
 needs_compiler = pytest.mark.skipif(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 
 import pytest
 
@@ -80,7 +81,7 @@ def read(kind, form, budget="88%"):
     model, run, plain, *rest = compiled(kind, form, options)
     found, optimizer = trained(kind, model, run, *rest, num_steps=10)
     expected, _ = trained(kind, plain, plain, *rest, num_steps=10)
-    pairs = zip(sum(found, []), sum(expected, []), strict=True)
+    pairs = zip(chain(*found), chain(*expected), strict=True)
     equal = all(torch.equal(a, b) for a, b in pairs) and same(model, plain)
     del found, expected, plain
     session = session_of(options)
@@ -134,7 +135,7 @@ def test_the_peaks_of_four_ranks_are_the_predicted_ones(form):
 
 def _few_steps(_rank):
     options = {"budget": "90%", "effort": 0.2, "check": "never"}
-    model, run, plain, *rest = compiled("sharded", "blocks", options, fullgraph=True)
+    model, _, plain, *rest = compiled("sharded", "blocks", options, fullgraph=True)
     for it in (model, plain):
         trained("sharded", it, it, *rest, num_steps=5)
     session = session_of(options)
@@ -168,6 +169,11 @@ class Broken(nn.Module):
         return x + self.block.down(hidden)
 
 
+def squared(model, x):
+    """Forward and backward of a mean of squares."""
+    model(x).square().mean().backward()
+
+
 def _of_sizes(_rank, breaks):
     options = {"budget": "101%" if breaks else "88%", "effort": 0.2}
 
@@ -190,7 +196,7 @@ def _of_sizes(_rank, breaks):
     for it in (model, plain):
         optimizer = torch.optim.AdamW(it.parameters(), lr=1e-2)
         for size in (256,) * 10 if breaks else SIZES:
-            it(x[:size]).square().mean().backward()
+            squared(it, x[:size])
             optimizer.step()
             optimizer.zero_grad()
     session, measured = session_of(options), []
@@ -198,7 +204,7 @@ def _of_sizes(_rank, breaks):
         model.zero_grad()
         given = x[:size].clone()
         resident = storage_bytes([list(model.parameters()), given])
-        [reading] = AllocatorMeter().read(lambda: model(given).square().mean().backward())
+        [reading] = AllocatorMeter().read(partial(squared, model, given))
         measured.append(resident + reading.peak_bytes)
     planned = {index for index, _ in session.numbers}
     return same(model, plain), max(measured), session.peak_bytes, session.budget_bytes, planned

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend_sessions import SESSIONS  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from schedsim.validation.drop_in.parts.traced_part import TracedPart  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from tiers import slow_where  # noqa: E402

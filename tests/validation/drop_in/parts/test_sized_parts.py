@@ -11,8 +11,7 @@ torch = pytest.importorskip("torch")
 
 from fused_steps import assert_close  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
-from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend_sessions import SESSIONS  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from schedsim.validation.drop_in.parts import sized_parts  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from torch import nn  # noqa: E402

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from fused_steps import Branches, assert_close, left_by  # noqa: E402
 from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend_sessions import SESSIONS  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.parts.traced_part import TracedPart  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402

@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 
 from lengths import WIDTH, Net, batch, peak, planned, same  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend_sessions import SESSIONS  # noqa: E402
-from schedsim.validation.drop_in.backend import session_of  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS, session_of  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
