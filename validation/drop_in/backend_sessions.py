@@ -19,6 +19,7 @@ from schedsim.errors import SchedsimError
 from ..ranks import ranks_of
 from ..torch_private.compiled_models import modules_given, options_given
 from ..torch_private.graph_tasks import in_backward
+from ..torch_private.module_tables import replacement_of
 from ..torch_private.sharded_roots import (
     model_around,
     modules_of_roots,
@@ -149,6 +150,8 @@ class BackendSessions:
             if session.plans_for(root):
                 _refuse_others(root, known, given)
                 return session
+        model = model_around(root)
+        _refuse_in_place(root, model)
         gc.collect()  # sharded models lie in circles of references
         self.gathered = [row for row in self.gathered if row[1].has_models]
         ranks = ranks_of(root)
@@ -157,7 +160,6 @@ class BackendSessions:
         if found is None:
             found = GatheredSession(given, ranks)
             self.gathered.append((given, found))
-        model = model_around(root)
         found.takes(model)
         when_forward_begins(model, found.forward_of_root_begins)
         found.forward_of_root_begins((), is_whole=False)
@@ -203,6 +205,16 @@ def is_valid(options: Options) -> bool:
     except SchedsimError:
         return False
     return True
+
+
+def _refuse_in_place(*models: Any) -> None:
+    for model in models:
+        if isinstance(getattr(replacement_of(model), "session", None), Session):
+            raise SchedsimError(
+                f"{type(model).__name__} has a budget in place, which plans the graphs of its "
+                "blocks, and these are compiled for the backend as well",
+                hint="leave one of the two out: schedsim.restore(model), or block.compile(...)",
+            )
 
 
 def _refuse_others(root: Any, known: DropInOptions, given: DropInOptions) -> None:

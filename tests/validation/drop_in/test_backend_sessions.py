@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -11,6 +13,7 @@ from schedsim.validation.drop_in.backend_sessions import BackendSessions, is_val
 from schedsim.validation.drop_in.gathered_session import GatheredSession
 from schedsim.validation.drop_in.local_session import LocalSession
 from schedsim.validation.ranks import ALONE
+from schedsim.validation.torch_private.module_tables import call_instead
 from torch import nn
 
 from schedsim.errors import SchedsimError
@@ -62,6 +65,11 @@ def test_what_is_around_a_sharded_model_is_in_its_session(sessions, monkeypatch)
     assert isinstance(apart, LocalSession)
     assert sessions.of_call({"budget": "2GiB"}, apart) is apart
     assert not sessions.is_coming()
+    roots.append(nn.Linear(2, 2))
+    monkeypatch.setattr(backend_sessions, "running_root", lambda: roots[1])
+    call_instead(roots[1], SimpleNamespace(session=before))
+    with pytest.raises(SchedsimError, match="has a budget in place"):
+        sessions.of_present(options)
     roots.clear()
     monkeypatch.undo()
     assert sessions.of(options) is before
