@@ -26,13 +26,15 @@ from schedsim.units import format_bytes
 
 from ..guards.plan_variants import PlainStepWarning
 from ..measure import storage_bytes
-from ..measure.allocator import close_waiting
+from ..measure.allocator import close_waiting, is_recording
 from ..measure.cuda import requested_bytes
 from ..ranks import Ranks
 from ..ranks.members import is_spread
 from ..ranks.step_words import StepWord, agreed, shapes_of
 from ..torch_private import sharded_groups as private
-from ..torch_private.graph_tasks import when_backward_ends
+from ..torch_private.graph_tasks import in_backward, when_backward_ends
+from ..torch_private.profiler_records import is_profiling
+from ..torch_private.sharded_roots import running_root
 from ..torch_private.skipped_frames import hooks_run_as_they_are
 from .beside.allocator_room import AllocatorRoom
 from .beside.held_state import may_record
@@ -223,7 +225,7 @@ class GatheredSession(Session):
         if self.parts and all(part.is_measured for part in self.parts):
             close_waiting()  # records of other models, whose steps have ended
             meter = outside_meter(self._device)
-            self._lacks_meter = meter is None
+            self._lacks_meter = meter is None and is_profiling() and not is_recording()
             if meter is not None:
                 self._watch(self._recorder.begin(meter))
 
@@ -245,6 +247,15 @@ class GatheredSession(Session):
         excess = "" if self.peak_bytes is not None else first.excess
         if excess:
             self._tell(f"steps before the budget is divided {excess}", PlainStepWarning)
+
+    def _say_checkpointed(self, part: TracedPart) -> None:
+        """Say that `part` is computed again by something else than its schedules."""
+        self._tell(
+            f"{part.name} runs again in a backward, as torch.utils.checkpoint around compiled code "
+            "has it: its steps are not measured, and keep least; leave the checkpoint out, as "
+            "schedules recompute what the budget needs, or compile what has it inside",
+            PlainStepWarning,
+        )
 
     def _watch(self, meter: StepMeter) -> None:
         # The record of the CPU's allocator tells no release of what was there when it began.
@@ -304,7 +315,11 @@ class GatheredSession(Session):
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
         if not (self._awaits_first or self._step.calls.is_open or self.is_rehearsing):
-            self._begin_in_front(part, arguments)
+            # Under a checkpoint, no call stays open.
+            if in_backward():
+                self._say_checkpointed(part)
+            elif running_root() is None:
+                self._begin_in_front(part, arguments)
         self._awaits_first = False
         index = self.parts.index(part)
         key = self._step.calls.key_of(index, part)
