@@ -125,6 +125,7 @@ class GatheredSession(Session):
         refuse_other_communication(model)
         if not any(it is model for it in self._alive):  # blocks may be roots of their own
             self._models.append(weakref.ref(model))
+        self._shares.look()
         self._device = next(model.parameters()).device
         if private.splits(model):
             self.sends = True
