@@ -266,6 +266,8 @@ def _refuse_in_place(more: FurtherOptions, given: Mapping[str, Any], level: str)
 def drop_in_report(model: nn.Module) -> str:
     """A report for people on the plans of a model that has a budget in place.
 
+    Or of a model that ``fully_shard`` has sharded, with a budget by the backend of `torch.compile`.
+
     Raises
     ------
     SchedsimError

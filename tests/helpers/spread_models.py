@@ -44,8 +44,11 @@ class Around(nn.Module):
         return self.head(self.norm(x))
 
 
-def made(kind):
-    """(model spread over the ranks, the same whole, inputs, loss)."""
+def made(kind, compile_block=lambda block: None):
+    """(model spread over the ranks, the same whole, inputs, loss).
+
+    `compile_block` is called with each block before anything is sharded.
+    """
     from torch import distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -76,6 +79,8 @@ def made(kind):
     if kind == "smaller shards":
         options["reshard_after_forward"] = 2
     layers = list(model.layers if around else model)
+    for layer in layers:
+        compile_block(layer)
     if kind == "split and sharded":
         both = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("shard", "split"))
         split_sequences(model, both["split"], kind)

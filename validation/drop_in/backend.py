@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import CodeType, FrameType
@@ -21,7 +20,6 @@ from ..guards.plan_variants import PlainStepWarning
 from ..ranks.messages import messages_of
 from ..torch_private.async_results import arrived_with_gradient, examples_arrived, waits
 from ..torch_private.compile_questions import answering
-from ..torch_private.compiled_models import modules_given, options_given
 from ..torch_private.dynamo_graphs import (
     as_function,
     checkpointed_writes,
@@ -30,6 +28,7 @@ from ..torch_private.dynamo_graphs import (
     input_names,
     name_classes,
     replaced_inputs,
+    tracing_again,
     unpack_at_once,
 )
 from ..torch_private.dynamo_settings import (
@@ -41,6 +40,7 @@ from ..torch_private.dynamo_settings import (
     recompile_limit,
     was_asked_for,
 )
+from ..torch_private.fake_tensors import without_memory
 from ..torch_private.frame_callbacks import (
     is_for_one_graph,
     options_of,
@@ -50,13 +50,11 @@ from ..torch_private.frame_callbacks import (
 from ..torch_private.graph_halves import Strides, compiled_in_halves
 from ..torch_private.grouped_products import grouped_products
 from ..torch_private.replaced_data import break_at_replaced_data
-from ..torch_private.sharded_groups import gathers_around
 from ..torch_private.skipped_frames import breaks_so_far, given_to, name_of, skipped_code
 from ..torch_private.storage_refs import is_spread_over_ranks
 from ..user_warnings import warn_user
-from .drop_in_options import DropInOptions
+from .backend_sessions import BackendSessions
 from .failed_forwards import FailedForwards
-from .local_session import LocalSession
 from .parts.gradient_layouts import GradientLayouts, copied_gradients, watch_backward
 from .parts.joint_part import joint_part
 from .parts.lacking_gradients import LackingGradients
@@ -69,10 +67,7 @@ from .ranks_of_graph import RanksOfGraph
 from .session import Session
 from .traced_python import TracedPython, counted_since
 
-_MOST_SESSIONS = 64
-_sessions: OrderedDict[int, tuple[Any, Session]] = OrderedDict()
 _masks: WeakKeyDictionary[Session, list[str]] = WeakKeyDictionary()
-_uncalled: set[int] = set()  # keys of those of which no graph has come
 
 
 def schedsim(
@@ -97,7 +92,7 @@ def schedsim(
     SchedsimError
         An option is invalid.
     UnsupportedError
-        The graph is of a model that is sharded by FSDP2.
+        The graph is of a model whose ranks communicate where no graph shows it.
     """
     try:
         return _planned(graph_module, inputs, options, mode)
@@ -121,25 +116,36 @@ def _planned(
             hint='leave mode= out: torch.compile(model, backend="schedsim", options={"budget": '
             '"24GiB", "compile": True})',
         )
-    if gathers_around():
-        raise UnsupportedError(
-            "parameters are sharded (fully_shard), and a backend does not see what is gathered "
-            "around its graph; schedsim.rematerialize(model, inputs, budget, in_place=True) does",
-            hint="in_place=True",
-        )
     guard_modules()
     keep_layers_whole(graph_module)
     _say_last_trace()
     python = TracedPython(graph_module)
-    session = session_of(options)
-    _say_masks(session, graph_module)
-    together = RanksOfGraph.of(inputs, session)
-    with together.tracing():
-        part = compiled_part(session, graph_module, inputs)
+    session = SESSIONS.of_present(options)
+    calls = {session: _traced(session, graph_module, inputs)}
 
     def run(*arguments: Any) -> Any:
         python.refuse_changed()
         _frames.num_runs += 1
+        present = SESSIONS.of_call(options, session)
+        if present not in calls:  # Dynamo runs it for another model of the same code
+            examples = without_memory(arguments)
+            with present.tracing(), tracing_again(examples):
+                calls[present] = _traced(present, graph_module, examples)
+        return calls[present](*arguments)
+
+    return run
+
+
+def _traced(
+    session: Session, graph_module: torch.fx.GraphModule, examples: list[Any]
+) -> Callable[..., Any]:
+    """The graph as a part of the steps of `session`, run by all ranks whose steps these are."""
+    _say_masks(session, graph_module)
+    together = RanksOfGraph.of(examples, session)
+    with together.tracing():
+        part = compiled_part(session, graph_module, examples)
+
+    def run(*arguments: Any) -> Any:
         with together.running(arguments):
             return part(*arguments)
 
@@ -236,10 +242,10 @@ class _Frames:
     def ends(self, frame: FrameType) -> None:
         """Note a function that Dynamo has given up, or whose graph breaks."""
         self._settings.close()
-        known = _sessions.get(id(options_of(frame)))
+        known = SESSIONS.known(options_of(frame))
         if known is not None:
             for line in self._answers.others:
-                known[1].say_rounding(line)
+                known.say_rounding(line)
         skipped = skipped_code(frame, self._breaks)
         if skipped is None:
             return
@@ -252,7 +258,7 @@ class _Frames:
                     PlainStepWarning,
                 )
             return
-        around = _session_around(options_of(frame)) if torch.is_grad_enabled() else None
+        around = SESSIONS.around(options_of(frame)) if torch.is_grad_enabled() else None
         if around is not None:
             around.traces_around(given_to(frame))
         self._skipped.append(skipped)
@@ -284,68 +290,8 @@ def _say_skipped(skipped: Sequence[tuple[CodeType, str]]) -> None:
 
 
 def session_of(options: Mapping[str, Any] | None) -> Session:
-    """The session of one `torch.compile`: each call has its own mapping of options."""
-    key = id(options)
-    if key not in _sessions or key in _uncalled:
-        _known_session(options)
-        _uncalled.discard(key)
-        _see_modules()
-    return _sessions[key][1]
-
-
-def _known_session(options: Mapping[str, Any] | None) -> Session:
-    key = id(options)
-    if key not in _sessions:
-        _sessions[key] = (options, LocalSession(DropInOptions.read(options)))
-        while len(_sessions) > _MOST_SESSIONS:
-            oldest, _ = _sessions.popitem(last=False)
-            _uncalled.discard(oldest)
-    return _sessions[key][1]
-
-
-def _session_around(options: Mapping[str, Any]) -> Session | None:
-    """The session of a function of which no graph may have come yet."""
-    if id(options) not in _sessions:
-        if not _is_valid(options):  # which it raises when it is called
-            return None
-        _uncalled.add(id(options))
-    return _known_session(options)
-
-
-def _see_modules() -> None:
-    """Count what modules hold that have a budget, those that were not called yet among them.
-
-    All of a module's parameters, where graphs have those alone that they read. What is called
-    later is there from now on.
-    """
-    for options, module in modules_given(schedsim):
-        is_new = id(options) not in _sessions
-        try:
-            session = _known_session(options)
-        except SchedsimError:  # which it raises when it is called
-            continue
-        if is_new:
-            _uncalled.add(id(options))
-        session.see(module)
-
-
-def _is_coming() -> bool:
-    """Whether a model was compiled with a budget, is there, and no graph of it has come."""
-    if any(_sessions[key][1].has_model for key in _uncalled):
-        return True
-    return any(id(it) not in _sessions and _is_valid(it) for it in options_given(schedsim))
-
-
-def _is_valid(options: Mapping[str, Any]) -> bool:
-    """Whether a call with these options can ever come: it is refused where they are invalid."""
-    try:
-        DropInOptions.read(options)
-    except SchedsimError:
-        return False
-    return True
-
-
-THE_ROUND.coming.append(_is_coming)
+    """The session of graphs with these options, of one `torch.compile` or of a sharded model."""
+    return SESSIONS.of(options)
 
 
 def compiled_part(
@@ -365,7 +311,7 @@ def compiled_part(
                 "holds"
             )
         return _part_of_fixed_sizes(session, graph_module, inputs, False)
-    if session.options.compile and has_open_sizes(inputs):
+    if (session.options.compile or session.begins_together) and has_open_sizes(inputs):
         if needs_no_gradient(inputs) and not session.is_distributed:
             call = compiled_without_backward(graph_module, inputs)
             if call is not None:
@@ -375,6 +321,7 @@ def compiled_part(
         def trace(
             graph_module: torch.fx.GraphModule, examples: Sequence[Any], compiled: bool
         ) -> Callable[..., Any]:
+            compiled &= session.options.compile
             return _part_of_fixed_sizes(session, graph_module, examples, compiled)
 
         return SizedParts(session, trace, graph_module)
@@ -517,6 +464,8 @@ def _say_uncalled(*_: Any) -> None:
         )
 
 
+SESSIONS = BackendSessions(schedsim)
+THE_ROUND.coming.append(SESSIONS.is_coming)
 _frames = _Frames()
 register_optimizer_step_post_hook(_say_uncalled)
 when_compiling(schedsim, _frames.begins, _frames.ends)

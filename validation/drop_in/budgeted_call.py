@@ -30,7 +30,7 @@ from ..torch_private.function_transforms import in_transform, is_traced
 from ..torch_private.global_settings import GlobalSettings
 from ..torch_private.module_tables import as_itself, call_as_itself
 from ..torch_private.pytrees import tree_leaves
-from ..torch_private.sharded_groups import gathers_around
+from ..torch_private.sharded_roots import running_root
 from ..user_warnings import warn_user
 from ..whole_step.step_check import PlainMemory
 from .backend import compiled_part
@@ -94,7 +94,7 @@ class BudgetedCall:
 
     def _part_of(self, graph_module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         """A graph that Dynamo has traced, as a part of the step."""
-        if not isinstance(self.session, GatheredSession) and gathers_around():
+        if not isinstance(self.session, GatheredSession) and running_root() is not None:
             raise UnsupportedError(
                 f"{type(self._model).__name__} was sharded (fully_shard) after it got its budget",
                 hint="shard it first, then schedsim.rematerialize(model, ..., in_place=True)",

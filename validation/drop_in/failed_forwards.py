@@ -23,6 +23,7 @@ from ..guards.numpy_state import NumpyState
 from ..guards.recording import restore_python_generators
 from ..guards.saved_elsewhere import saved_elsewhere
 from ..torch_private.autocast_casts import remembered_cast
+from ..torch_private.checkpoint_frames import ends_recomputation
 from ..torch_private.pytrees import tree_leaves
 from .tracing import begins_call
 
@@ -68,6 +69,8 @@ class FailedForwards:
             session.say_undone("ran out of memory, and all that it had changed is as before it")
             raise
         except Exception as error:
+            if ends_recomputation(error):
+                raise
             if session.sends:  # other ranks would have to run it again, too
                 session.say_undone("raised, and all that it had changed is as before it")
                 raise

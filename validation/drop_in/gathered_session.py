@@ -4,6 +4,9 @@ The hooks of FSDP2 break Dynamo's graphs, so that each block is a part of the st
 frees, prefetches and reduces around it as in a plain step. Split layers (tensor parallelism) send
 messages within graphs; each schedule sends them once, in the order of the trace. In which order the
 ranks communicate so does not depend on the schedules, and each rank follows a plan of its own.
+
+A model in place says by its call when a step begins. Where the backend of `torch.compile` is given
+blocks of a sharded model, or the model itself, its root says so, before it gathers.
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ from schedsim.units import format_bytes
 
 from ..guards.plan_variants import PlainStepWarning
 from ..measure import storage_bytes
-from ..measure.allocator import close_waiting
+from ..measure.allocator import close_waiting, is_recording
 from ..measure.cuda import requested_bytes
 from ..ranks import Ranks
 from ..ranks.members import is_spread
 from ..ranks.step_words import StepWord, agreed, shapes_of
 from ..torch_private import sharded_groups as private
-from ..torch_private.graph_tasks import when_backward_ends
+from ..torch_private.graph_tasks import in_backward, when_backward_ends
+from ..torch_private.profiler_records import is_profiling
+from ..torch_private.sharded_roots import running_root
 from ..torch_private.skipped_frames import hooks_run_as_they_are
 from .beside.allocator_room import AllocatorRoom
 from .beside.held_state import may_record
@@ -43,10 +48,25 @@ from .parts.traced_part import TracedPart
 from .plans.gathered_calls import GatheredRecord, Mode, levels_of
 from .plans.gathered_plans import GatheredPlans
 from .records.outside_code import outside_meter
-from .records.step_calls import PartCall
+from .records.step_calls import MOST_LATER, PartCall
 from .records.step_meter import StepMeter
 from .records.step_record import Key, last_first
 from .session import Session
+
+
+def refuse_waiting_gradients(model: nn.Module) -> None:
+    """Refuse a model between two of its micro-batches: steps of a rehearsal would reduce them.
+
+    Raises
+    ------
+    UnsupportedError
+        Gradients of `model` wait.
+    """
+    if any(True for state in private.states(model) for _ in private.held_gradients(state)):
+        raise UnsupportedError(
+            f"gradients of {type(model).__name__} wait for a step that reduces them",
+            hint="give the budget between two steps of the optimizer",
+        )
 
 
 def refuse_other_communication(model: nn.Module) -> None:
@@ -57,19 +77,10 @@ def refuse_other_communication(model: nn.Module) -> None:
     UnsupportedError
         Modules of `model` communicate where no graph shows it.
     """
-    states = list(private.states(model))
-    where = None
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
-        where = "SyncBatchNorm"
-    if any(True for state in states for _ in private.held_gradients(state)):
         raise UnsupportedError(
-            f"gradients of {type(model).__name__} wait for a step that reduces them",
-            hint="give the budget between two steps of the optimizer",
-        )
-    if where is not None:
-        raise UnsupportedError(
-            f"ops of {type(model).__name__} communicate ({where}) in functions of their own, which "
-            "no graph shows",
+            f"ops of {type(model).__name__} communicate (SyncBatchNorm) in functions of their own, "
+            "which no graph shows",
             hint="give the loss, with level='block': schedsim.rematerialize(model, (x, target), "
             "budget, loss, level='block')",
         )
@@ -79,22 +90,60 @@ class GatheredSession(Session):
     """The state that the parts of such steps share.
 
     Before every step the ranks exchange whether all of them could plan it.
+
+    Attributes
+    ----------
+    is_rehearsed
+        Whether a step with a made-up loss ran before those of the loop.
     """
 
-    def __init__(self, model: nn.Module, options: DropInOptions, ranks: Ranks) -> None:
-        self._shares = ShardedState(model, options)
+    begins_together = True
+
+    def __init__(self, options: DropInOptions, ranks: Ranks) -> None:
+        # Dynamo keeps parts for good, and with them this: it may not keep the models.
+        self._models: list[weakref.ref[nn.Module]] = []
+        self._shares = ShardedState(lambda: self._alive, options)
         super().__init__(replace(options, dynamic=False), self._shares)
         self.ranks = ranks
-        self.sends = private.splits(model)
-        if self.sends:
-            self._wait_promptly()
-            hooks_run_as_they_are(model)
-        self._model = weakref.ref(model)
-        self._device = next(model.parameters()).device
+        self._device = torch.device("cpu")
+        self.is_rehearsed = self._lacks_meter = False
         self._gathered = GatheredPlans(options, self.parts, self._recorder.stop)
         self._room = AllocatorRoom(self._gathered, self._tell)
         self._passing = Passing(0, Mode())
+        self._num_within = 0  # forwards that have begun while calls of others were open
+        self._awaits_first = False  # whether a step has begun, and no graph has run in it
         self._is_gauging = False
+
+    def takes(self, model: nn.Module) -> None:
+        """Plan the steps of `model`, too.
+
+        Raises
+        ------
+        UnsupportedError
+            It communicates where no graph shows it.
+        """
+        refuse_other_communication(model)
+        if not any(it is model for it in self._alive):  # blocks may be roots of their own
+            self._models.append(weakref.ref(model))
+        self._shares.look()
+        self._device = next(model.parameters()).device
+        if private.splits(model):
+            self.sends = True
+            self._wait_promptly()
+            hooks_run_as_they_are(model)
+
+    @property
+    def has_models(self) -> bool:
+        """Whether some of them are there."""
+        return bool(self._alive)
+
+    @property
+    def _alive(self) -> list[nn.Module]:
+        return [model for ref in self._models if (model := ref()) is not None]
+
+    def plans_for(self, model: nn.Module) -> bool:
+        """Whether steps of a sharded `model` are planned here."""
+        return any(it is private.state_of(model) for it in self._shares.states)
 
     @property
     def is_compared(self) -> bool:
@@ -116,31 +165,68 @@ class GatheredSession(Session):
 
     # -- what steps and parts report --------------------------------------------------------------
 
+    def forward_of_root_begins(self, inputs: Any, *, is_whole: bool = True) -> None:
+        """A forward of a sharded model begins, which torch.compile has taken apart.
+
+        Parameters
+        ----------
+        is_whole
+            Whether nothing of it has run.
+        """
+        with self.ranks.leaving(), self.ranks.running("run a step"):
+            if torch.is_grad_enabled():
+                self._begin(inputs, is_whole=is_whole)
+            else:
+                self.evaluation_begins()
+
     def step_begins(self, inputs: Any) -> None:
-        """A forward of the whole model is about to run.
+        """A forward of the whole model is about to run."""
+        self._begin(inputs, is_whole=True)
+
+    def _begin(self, inputs: Any, *, is_whole: bool) -> None:
+        """Begin a step, if none is open.
 
         All ranks exchange here, also one on which an earlier step is still open: until when it is,
         the cycle collector may decide, which comes to each rank at another time.
         """
-        close_all()
-        self._forgotten.free(self._step.calls)
+        may_start = self._close_step()
         begins = not self._step.calls.is_open
-        may_start = not self._recorder.is_on and may_record()
         lasting = self._begun(inputs) if begins else None
         self._say_optimizers()
         self._agree(lambda: self._plan_beside(lasting), inputs)
-        if not begins:
-            return
+        if begins:
+            self._look_at_step(may_record=may_start and is_whole)
+
+    def _begin_in_front(self, part: TracedPart, arguments: list[Any]) -> None:
+        """Begin a step with a graph in front of the model, whose forward is to tell all ranks."""
+        may_start = self._close_step()
+        self._shares.see_whole(arguments[i] for i in part.fixed_positions)
+        self._plan_beside(self._begun(part.inputs_among(arguments)))
+        self._look_at_step(may_record=may_start)
+
+    def _close_step(self) -> bool:
+        """End what may have ended of the step before; whether a record may start then."""
+        close_all()
+        self._forgotten.free(self._step.calls)
+        # Equal blocks are calls of one part: forwards tell how long a call has been held.
+        self._num_within = self._num_within + 1 if self._step.calls.is_open else 0
+        if self._num_within > MOST_LATER:
+            self._leave_behind()
+        return not self._recorder.is_on and may_record()
+
+    def _look_at_step(self, *, may_record: bool) -> None:
+        """Begin to record the step that has begun, if it is to be read, and may be."""
         if not self.is_rehearsing:
             self._say_first()
         is_read = self._is_gauging if self.is_rehearsing else self.is_learning
         if not is_read and not self.is_rehearsing and self.numbers:
             self._room.begins(self._device)
-        if not may_start or not is_read:
+        if not may_record or not is_read:
             return
         if self.parts and all(part.is_measured for part in self.parts):
             close_waiting()  # records of other models, whose steps have ended
             meter = outside_meter(self._device)
+            self._lacks_meter = meter is None and is_profiling() and not is_recording()
             if meter is not None:
                 self._watch(self._recorder.begin(meter))
 
@@ -156,9 +242,21 @@ class GatheredSession(Session):
 
     def _say_first(self) -> None:
         """Say how many bytes the first steps take, if they may be more than the budget."""
-        excess = "" if self.peak_bytes is not None else self._gathered.first.excess
+        first = self._gathered.first
+        if first.record is None and not self.is_rehearsed and not self._lacks_meter:
+            return  # the first steps show the graphs, and a later one is read
+        excess = "" if self.peak_bytes is not None else first.excess
         if excess:
             self._tell(f"steps before the budget is divided {excess}", PlainStepWarning)
+
+    def _say_checkpointed(self, part: TracedPart) -> None:
+        """Say that `part` is computed again by something else than its schedules."""
+        self._tell(
+            f"{part.name} runs again in a backward, as torch.utils.checkpoint around compiled code "
+            "has it: its steps are not measured, and keep least; leave the checkpoint out, as "
+            "schedules recompute what the budget needs, or compile what has it inside",
+            PlainStepWarning,
+        )
 
     def _watch(self, meter: StepMeter) -> None:
         # The record of the CPU's allocator tells no release of what was there when it began.
@@ -176,15 +274,18 @@ class GatheredSession(Session):
         calls = self._step.calls
         is_whole = bool(calls.rows) and calls.is_done and self._step.tells_bytes
         self._room.ends(is_whole=is_whole and not self.is_rehearsing)
+        if is_whole and not self.is_rehearsing:
+            self._gathered.saw(calls.keys, self._passing.mode)
         self._read_step()
         self._look_at_order()
         self._recorder.stop()
         self._step.end()
+        self._awaits_first = True
         self._shares.look()
         self._passing = self._shares.passing()
         self._step.inputs = watched(inputs)
         self._step.given = by_place(self._step.inputs)
-        lasting = self._shares.lasting_bytes + storage_bytes(inputs)
+        lasting = self._shares.lasting_bytes + storage_bytes(inputs) + self._resident.left_bytes()
         if self._device.type == "cuda":
             lasting = max(lasting, requested_bytes(self._device) - self._passing.num_bytes)
         return lasting
@@ -192,19 +293,17 @@ class GatheredSession(Session):
     def evaluation_begins(self) -> None:
         """A forward of the whole model is about to run as it is: other ranks must run one too."""
         close_all()
-        model = self._model()
-        if model is not None and is_spread(model):  # else nothing is left to gather (unshard)
+        if any(map(is_spread, self._alive)):  # else nothing is left to gather (unshard)
             self._agree(lambda: None)
 
     def _agree(self, work: Callable[[], None], inputs: Any = None) -> None:
-        model = self._model()
-
         def word() -> StepWord:
             work()
             does = "trains" if torch.is_grad_enabled() else "runs without gradients"
-            if not self.sends or model is None:
+            if not self.sends:
                 return StepWord(does)
-            return StepWord(does, inputs=shapes_of(inputs), split_with=private.split_over(model))
+            others = {rank for model in self._alive for rank in private.split_over(model)}
+            return StepWord(does, inputs=shapes_of(inputs), split_with=tuple(sorted(others)))
 
         agreed(self.ranks.gather_from("start a step", word), self.ranks.members)
 
@@ -216,6 +315,13 @@ class GatheredSession(Session):
     def forward_begins(self, part: TracedPart, arguments: list[Any], binding: Binding) -> int:
         """The number of the schedule by which `part` must run."""
         self.num_forwards += 1
+        if not (self._awaits_first or self._step.calls.is_open or self.is_rehearsing):
+            # Under a checkpoint, no call stays open.
+            if in_backward():
+                self._say_checkpointed(part)
+            elif running_root() is None:
+                self._begin_in_front(part, arguments)
+        self._awaits_first = False
         index = self.parts.index(part)
         key = self._step.calls.key_of(index, part)
         number = self._gathered.number_for(key)
@@ -256,6 +362,8 @@ class GatheredSession(Session):
 
     def _read_step(self) -> None:
         meter, calls = self._recorder.meter, self._step.calls
+        if meter is not None:
+            self._gathered.recorded()
         if meter is None or not calls.rows or not meter.marks or meter.marks[-1][0] != "end":
             return
         stretches, self._recorder.meter = meter.stop(), None

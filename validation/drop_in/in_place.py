@@ -12,10 +12,11 @@ from schedsim.errors import SchedsimError
 from ..ranks import ranks_of
 from ..ranks.wrappers import inside
 from ..torch_private.module_tables import call_instead, replacement_of
-from ..torch_private.sharded_groups import frees_when_it_may, states
+from ..torch_private.sharded_groups import frees_when_it_may, is_sharded, states
+from .backend import SESSIONS
 from .budgeted_call import BudgetedCall
 from .drop_in_options import DropInOptions
-from .gathered_session import GatheredSession, refuse_other_communication
+from .gathered_session import GatheredSession, refuse_waiting_gradients
 from .local_session import LocalSession
 from .rehearsal import rehearse, rehearse_together, with_open_sizes
 from .session import Session
@@ -59,8 +60,10 @@ def in_place(
     ranks = ranks_of(model)
     gathers = ranks.bound or any(True for _ in states(model))
     if gathers:
-        refuse_other_communication(model)
-        session: Session = GatheredSession(model, options, ranks)
+        refuse_waiting_gradients(model)
+        together = GatheredSession(options, ranks)
+        together.takes(model)
+        session: Session = together
     else:
         session = LocalSession(options)
         session.see(model)
@@ -91,7 +94,7 @@ def restore(model: nn.Module) -> nn.Module:
 
 
 def session_in(model: nn.Module) -> Session:
-    """The session of a model with a budget.
+    """The session of a model with a budget, in place or, of a sharded one, by the backend.
 
     Raises
     ------
@@ -99,9 +102,12 @@ def session_in(model: nn.Module) -> Session:
         The model has no budget.
     """
     call = replacement_of(inside(model))
-    if not isinstance(call, BudgetedCall):
+    if isinstance(call, BudgetedCall):
+        return call.session
+    found = SESSIONS.for_model(model) if is_sharded(model) else None
+    if found is None:
         raise SchedsimError(
             "the model has no budget of its own",
             hint="schedsim.rematerialize(model, inputs, budget, in_place=True)",
         )
-    return call.session
+    return found

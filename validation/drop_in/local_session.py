@@ -577,26 +577,6 @@ class LocalSession(Session):
                 ReplannedWarning,
             )
 
-    def _leave_behind(self) -> None:
-        """End a step that is open only because of calls that the loop holds through many steps.
-
-        What they keep counts as resident from then on.
-        """
-        left = [] if self.is_rehearsing else self._step.calls.left_behind()
-        if not left:
-            return
-        self._recorder.stop()
-        self._resident.leave(left)
-        others = (call for call in self._step.calls.rows if not any(call is it for it in left))
-        self._resident.earlier.add(result for call in others for result in call.results)
-        self._step.calls, self._step.is_spoiled = StepCalls(), True
-        kept = format_bytes(self._resident.left_bytes())
-        self._tell(
-            f"what a forward keeps ({kept}) is held through many steps "
-            "without its backward: it counts as resident from now on; del its outputs",
-            ReplannedWarning,
-        )
-
     def _begin_plans(self, kind: StepKind, found: Before) -> None:
         """Begin the step beside what was `found`, and what else the loop holds in front of it."""
         known = self.plans.known

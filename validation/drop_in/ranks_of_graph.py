@@ -27,7 +27,12 @@ class RanksOfGraph:
 
     @classmethod
     def of(cls, inputs: Sequence[Any], session: Session) -> RanksOfGraph:
-        """Those of the tensors among the `inputs` of a graph that are spread over ranks."""
+        """Those of the tensors among the `inputs` of a graph that are spread over ranks.
+
+        Where ranks begin steps together, those of the session, which have said what they do.
+        """
+        if session.begins_together:
+            return cls(session.ranks, session)
         members = mesh_ranks_of(inputs)
         ranks = ranks_among(members) if members else ALONE
         if not ranks.alone and session.ranks.alone:
@@ -40,7 +45,11 @@ class RanksOfGraph:
 
     def running(self, arguments: Sequence[Any]) -> AbstractContextManager[None]:
         """Around a call with these arguments."""
-        return nullcontext() if self._ranks.alone else self._together(arguments)
+        if self._ranks.alone:
+            return nullcontext()
+        return (
+            self._session.telling() if self._session.begins_together else self._together(arguments)
+        )
 
     @contextmanager
     def _together(self, arguments: Sequence[Any]) -> Iterator[None]:

@@ -295,6 +295,7 @@ def _run_by_all(
     """
     name = type(model).__name__
     run_on_rank(model, inputs, keywords)
+    session.is_rehearsed = True
     with session.gauging():
         run_on_rank(model, inputs, keywords)
     if not (session.checks and session.parts):

@@ -85,7 +85,11 @@ class Session(ABC):
         The ranks that run steps together, if ops or what is around graphs communicates.
     sends
         Whether graphs of steps send messages, for which other ranks wait.
+    begins_together
+        Whether all ranks say at the start of a step what they are about to do.
     """
+
+    begins_together = False
 
     def __init__(self, options: DropInOptions, held: HeldState) -> None:
         self.options = options
@@ -434,6 +438,26 @@ class Session(ABC):
         if what == "backward":
             self._optimizers.num_backwards += 1
         self._recorder.mark(what, number, watched)
+
+    def _leave_behind(self) -> None:
+        """End a step that is open only because of calls that the loop holds through many steps.
+
+        What they keep counts as resident from then on.
+        """
+        left = [] if self.is_rehearsing else self._step.calls.left_behind()
+        if not left:
+            return
+        self._recorder.stop()
+        self._resident.leave(left)
+        others = (call for call in self._step.calls.rows if not any(call is it for it in left))
+        self._resident.earlier.add(result for call in others for result in call.results)
+        self._step.calls, self._step.is_spoiled = StepCalls(), True
+        kept = format_bytes(self._resident.left_bytes())
+        self._tell(
+            f"what a forward keeps ({kept}) is held through many steps "
+            "without its backward: it counts as resident from now on; del its outputs",
+            ReplannedWarning,
+        )
 
     def _end_record(self) -> bool:
         """End the record if no backward of its step may still come; whether there was one."""

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..torch_private.checkpoint_frames import ends_recomputation
 from ..torch_private.process_groups import default_group, default_store
 from ..torch_private.prompt_buffers import lent_to
 from ..torch_private.prompt_messages import prompt_messages
@@ -153,7 +154,7 @@ class Channel:
             raise
 
     def _tell(self, what: str, error: Exception) -> None:
-        if is_agreed(error):
+        if is_agreed(error) or ends_recomputation(error):
             return
         self.explain(error)
         self.broken = self.broken or "a step failed between two collectives of the model"

@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..torch_private.sharded_groups import shares as private_shares
+from ..torch_private.sharded_groups import states
 from .ranks import ALONE, Ranks
 
 
@@ -47,7 +49,8 @@ def _members(model: nn.Module) -> tuple[int, ...]:
 
 def mesh_ranks(model: nn.Module) -> set[int]:
     """The ranks of the meshes that parameters of `model` are sharded or replicated over."""
-    return mesh_ranks_of(model.parameters())
+    shares = (share for state in states(model) for share in private_shares(state))
+    return mesh_ranks_of((*model.parameters(), *shares))  # some parameters may be gathered
 
 
 def mesh_ranks_of(tensors: Iterable[Any]) -> set[int]:

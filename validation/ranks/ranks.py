@@ -54,6 +54,10 @@ class Ranks:
         """Whether there is no other rank."""
         return self._channel is None
 
+    def are(self, others: Ranks) -> bool:
+        """Whether they are these, of one process group."""
+        return self.members == others.members and self._channel is others._channel
+
     @property
     def is_first(self) -> bool:
         """Whether this is the rank that acts for all."""

@@ -47,6 +47,12 @@ def remade_elsewhere(pack: Pack) -> Iterator[None]:
         frames.__init__, hooks.__init__ = begin_frame, begin_hook
 
 
+def ends_recomputation(error: BaseException) -> bool:
+    """Whether a checkpoint has raised `error`, having made again all that a backward reads."""
+    kind = getattr(checkpoint, "_StopRecomputationError", None)
+    return kind is not None and isinstance(error, kind)
+
+
 class _Packed(WeakKeyDictionary[Any, Any]):
     """A table of tensors, each of which is stored elsewhere."""
 

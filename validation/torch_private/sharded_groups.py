@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,9 +15,8 @@ from .storage_refs import share_of
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether ``fully_shard`` was called on `module` itself."""
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(module, FSDPModule)
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def state_of(module: Any) -> Any:
@@ -49,17 +48,6 @@ def groups(state: Any) -> list[Any]:
         return list(several)
     one = state._fsdp_param_group
     return [] if one is None else [one]
-
-
-def gathers_around() -> bool:
-    """Whether code of a sharded module is running: its caller's frame has the module as `self`."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        found = frame.f_locals.get("self") if frame.f_code.co_name == "_call_impl" else None
-        if isinstance(found, nn.Module) and is_sharded(found):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def gathered_bytes(state: Any) -> int:

@@ -16,6 +16,7 @@ from schedsim.validation.compiled.zero_gradients import (  # noqa: E402
     with_zero_gradients,
 )
 from schedsim.validation.drop_in import backend  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -38,7 +39,7 @@ def traced():
     module = torch.compile(TwoOutputs(), backend=backend.schedsim, options=options)
     one, other = module(torch.randn(4, 6))
     (one.sum() + other.sum()).backward()
-    session = next(s for o, s in backend._sessions.values() if o == options)
+    session = next(s for o, s in SESSIONS.rows.values() if o == options)
     return session.parts[0].program
 
 

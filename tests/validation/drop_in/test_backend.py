@@ -16,7 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend import session_of  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS, session_of  # noqa: E402
+from schedsim.validation.drop_in.backend_sessions import is_valid, options_given  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning, RoundingWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -121,10 +122,10 @@ def test_what_torch_shows_of_a_refusal_has_the_hint():
         step(torch.randn(2, 4))
     assert "'budget'" in str(error.value)
     # Refusals of others would wait for its steps, which never come.
-    given = backend.options_given(backend.schedsim)
+    given = options_given(backend.schedsim)
     assert {"budgett": 1} in given
-    assert not any(backend._is_valid(it) for it in given if "budgett" in it)
-    assert not backend._is_coming()
+    assert not any(is_valid(it) for it in given if "budgett" in it)
+    assert not SESSIONS.is_coming()
 
 
 class Scaled(torch.nn.Module):
@@ -435,11 +436,11 @@ def test_a_model_that_was_not_called_yet_counts_and_is_awaited():
     judge(torch.randn(4, 64)).sum().backward()
     session = session_of(options[1])
     assert session.plans.known.resident.now.lasting_bytes >= actor_bytes
-    assert backend._sessions[id(options[0])][1].has_model
-    assert id(options[0]) in backend._uncalled
-    assert backend._is_coming()
+    assert SESSIONS.rows[id(options[0])][1].has_model
+    assert id(options[0]) in SESSIONS.uncalled
+    assert SESSIONS.is_coming()
     act(torch.randn(4, 64)).sum().backward()
-    assert id(options[0]) not in backend._uncalled
+    assert id(options[0]) not in SESSIONS.uncalled
 
 
 ASKING = """

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from fused_steps import assert_close, dropped, left_by  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 
 needs_compiler = pytest.mark.skipif(
@@ -37,7 +38,7 @@ def test_numbers_are_those_of_inductor_and_the_peak_is_within_the_budget():
 
     assert_close(left_by(step, model, inputs), expected)
     assert_close(left_by(step, model, inputs), expected)
-    session = next(s for o, s in backend._sessions.values() if o == options)
+    session = next(s for o, s in SESSIONS.rows.values() if o == options)
     [part] = session.parts
     assert any(isinstance(call.target, FusedGroup) for call in part.program.calls)
     # Seeds are drawn once: no state of a generator is kept for a repeat.

@@ -76,11 +76,6 @@ def _scheduled_inside(rank):
     for layer in [*model, model]:
         fully_shard(layer)
     x = torch.randn(256, 16)
-    compiled = torch.compile(model, backend="schedsim", options={"budget": "1GiB"})
-    with pytest.raises(Exception, match="does not see what is gathered"):
-        compiled(x)
-    del compiled
-    model.calls = 0
     model.set_requires_gradient_sync(False)
     found = schedsim.rematerialize(model, x, "80%", in_place=True, effort=0.2)
     assert found is model
@@ -232,6 +227,35 @@ def _optimizer_of_shares(rank):
 def test_the_step_of_an_optimizer_of_shares_is_measured():
     """To the byte; where it takes more than the budget, a line says so."""
     run_ranks(_optimizer_of_shares, 1)
+
+
+def _held_forward(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(*(ResidualLayer(16) for _ in range(3)))
+    options = {"budget": "1GiB", "effort": 0.2}
+    for layer in model:
+        layer.compile(backend="schedsim", options=options)
+        fully_shard(layer)
+    fully_shard(model)
+    x = torch.randn(64, 16)
+    step(model, x)
+    held = model(x)
+
+    def train():
+        for _ in range(24):
+            step(model, x)
+
+    with pytest.warns(ReplannedWarning, match="held through many steps without its backward"):
+        train()
+    assert held.requires_grad
+    assert session_in(model).peak_bytes is not None
+
+
+@pytest.mark.slow
+def test_a_forward_that_the_loop_holds_ends_no_step_for_good():
+    """What it keeps counts as resident, and later steps are planned."""
+    run_ranks(_held_forward, 1)
 
 
 def _with_gaps(rank):

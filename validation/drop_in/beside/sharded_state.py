@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -34,33 +34,42 @@ class ShardedState(HeldState):
     """Bytes of a rank's shares, and of gradients that wait for a step which reduces them.
 
     The tensors that parts read are gathered for a moment, and no shares.
+
+    Parameters
+    ----------
+    models
+        Gives the models that are there.
     """
 
-    def __init__(self, model: nn.Module, options: DropInOptions) -> None:
+    def __init__(self, models: Callable[[], Sequence[nn.Module]], options: DropInOptions) -> None:
         super().__init__(options)
-        # Dynamo keeps parts for good, and with them this: neither may keep the model.
-        self._model = weakref.ref(model)
+        self._models = models
         self._states: tuple[weakref.ref[Any], ...] = ()
 
     def look(self) -> None:
         """Find the shares, between steps."""
-        model = self._model()
-        assert model is not None  # it runs
-        found = list(dict.fromkeys(private.states(model)))
+        models = self._models()
+        found = list(dict.fromkeys(state for model in models for state in private.states(model)))
         self._states = tuple(map(weakref.ref, found))
         for state in found:
             private.frees_at_once(state)
         gathered = {id(t) for state in found for t in private.gathered(state)}
         shares = [t for state in found for t in private.shares(state)]
-        whole = [t for t in (*model.parameters(), *model.buffers()) if id(t) not in gathered]
+        own = [t for model in models for t in (*model.parameters(), *model.buffers())]
+        whole = [t for t in own if id(t) not in gathered]
         super().see([*shares, *whole])
 
     def see(self, tensors: Iterable[Tensor]) -> None:
         """Nothing: what a part reads is no share."""
 
+    def see_whole(self, tensors: Iterable[Any]) -> None:
+        """Count those of `tensors`, which a graph outside of the models reads, that stay there."""
+        gathered = {id(t) for state in self.states for t in private.gathered(state)}
+        super().see(t for t in tensors if isinstance(t, Tensor) and id(t) not in gathered)
+
     def passing(self) -> Passing:
         """What the coming step finds."""
-        found = self._found()
+        found = self.states
         gathered = [tensor for state in found for tensor in private.gathered(state)]
         waiting = [tensor for state in found for tensor in private.held_gradients(state)]
         shares = [t.grad for t in self._alive() if t.is_leaf and t.grad is not None]
@@ -77,15 +86,17 @@ class ShardedState(HeldState):
 
     def watch_releases(self, released: Callable[[int], None]) -> None:
         """Call ``released(bytes)`` when the coming step frees some of what it finds."""
-        for state in self._found():
+        for state in self.states:
             for tensor in private.held_gradients(state):
                 weakref.finalize(tensor, released, storage_bytes(tensor)).atexit = False
             private.watch_gathered(state, released)
 
     def unwatch(self) -> None:
         """End the watch on gathered parameters."""
-        for state in self._found():
+        for state in self.states:
             private.unwatch_gathered(state)
 
-    def _found(self) -> list[Any]:
+    @property
+    def states(self) -> list[Any]:
+        """The states of sharded modules, as of the last look."""
         return [state for state in (ref() for ref in self._states) if state is not None]

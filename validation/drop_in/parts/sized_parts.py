@@ -1,6 +1,7 @@
 """One graph with open sizes as several parts: a part of fixed sizes for each that come.
 
-Compiled code is made for the sizes of its tensors. Where Dynamo has left sizes open, the graph is
+Compiled code is made for the sizes of its tensors, and so are plans of steps whose blocks gather
+their parameters. Where Dynamo has left sizes open, the graph is
 traced again, at the first call of each new size, with its numbers in the place of the open ones.
 """
 
@@ -31,7 +32,7 @@ Trace = Callable[[torch.fx.GraphModule, Sequence[Any], bool], Callable[..., Any]
 
 
 class SizedParts:
-    """What Dynamo calls for a graph with open sizes, in a session that compiles.
+    """What Dynamo calls for a graph with open sizes, in a session that plans each size.
 
     Parameters
     ----------

@@ -24,6 +24,8 @@ _KEPT_SHARES = (0.75, 0.5, 0.3, 0.15, 0.05, 0.0)
 """Shares of what store-all keeps of a part, besides its outputs, for which it is scheduled."""
 _MOST_READINGS, _MOST_SCHEDULES = 12, 4
 """Readings of a step by the same schedules, and the number of divisions that are read."""
+_PATIENCE = 24
+"""Steps that are recorded in vain once there is a plan, as for a kind that comes rarely."""
 
 
 _UNKNOWN = 1 << 30
@@ -73,6 +75,8 @@ class GatheredPlans:
         self.small = SmallGroups(parts, lambda index: None)
         self._choices: dict[PlannedPart, tuple[PartCost, ...]] = {}
         self._steps: dict[tuple[tuple[Key, ...], Mode], _StepReadings] = {}
+        self._unread: set[tuple[tuple[Key, ...], Mode]] = set()
+        self._patience = _PATIENCE
         self._is_stale = False
         self.keeps_least = False  # whether steps are seen that no plan is for
 
@@ -112,7 +116,23 @@ class GatheredPlans:
     def wants(self, mode: Mode) -> bool:
         """Whether a step of this mode is to be read."""
         found = [step for (_, its), step in self._steps.items() if its == mode]
-        return not found or any(step.wants(self._numbers_of(step)) for step in found)
+        if not found:
+            return True
+        if self.peak_bytes is not None and not self._patience:
+            return False
+        is_missing = any(its == mode for _, its in self._unread)
+        return is_missing or any(step.wants(self._numbers_of(step)) for step in found)
+
+    def recorded(self) -> None:
+        """A step was recorded, whatever it tells."""
+        self._patience = max(0, self._patience - 1)
+
+    def saw(self, keys: tuple[Key, ...], mode: Mode) -> None:
+        """A step has run these calls: those that are new are to be read when they come again."""
+        kind = keys, mode
+        if kind not in self._steps and kind not in self._unread:
+            self._unread.add(kind)
+            self._patience = _PATIENCE
 
     def _numbers_of(self, step: _StepReadings) -> tuple[int, ...]:
         parts = (self._parts[index] for index, _ in step.keys)
@@ -134,8 +154,10 @@ class GatheredPlans:
         """Take in the measurements of a step."""
         if self.peak_bytes is None:
             self.first.see(record)
-        step = self._steps.setdefault((record.keys, record.mode), _StepReadings(record.keys))
-        self._is_stale |= step.learn(record)
+        kind = record.keys, record.mode
+        self._unread.discard(kind)
+        if self._steps.setdefault(kind, _StepReadings(record.keys)).learn(record):
+            self._is_stale, self._patience = True, _PATIENCE
 
     def begin(self, resident_bytes: int) -> None:
         """Divide the budget for the coming step, if something new is known.

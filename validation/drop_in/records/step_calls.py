@@ -18,7 +18,7 @@ from ..parts.planned_part import PlannedPart
 from .step_record import Key
 
 _MOST_COLLECTIONS = 8
-_MOST_LATER = 16
+MOST_LATER = 16
 """Steps that may lie between the halves of a call, before it is taken to be held for good."""
 
 
@@ -131,12 +131,12 @@ class StepCalls:
         As of a forward whose output is held outside of the loop, and has no backward.
         """
         held: list[PartCall] = []
-        if len(self.rows) <= _MOST_LATER:
+        if len(self.rows) <= MOST_LATER:
             return held
         for i, call in enumerate(self.rows):
             if call.is_open:
                 later = self.rows[i + 1 :]
-                if sum(it.is_done and it.part is call.part for it in later) < _MOST_LATER:
+                if sum(it.is_done and it.part is call.part for it in later) < MOST_LATER:
                     return []
                 held.append(call)
         return held

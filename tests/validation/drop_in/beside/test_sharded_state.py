@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 def test_the_shares_count_and_not_what_parts_read():
     """40 bytes of weight and bias and as many of their gradients; a gathered tensor is neither."""
     model = nn.Linear(4, 2)
-    held = ShardedState(model, DropInOptions(budget=1, extra_bytes=3))
+    held = ShardedState(lambda: [model], DropInOptions(budget=1, extra_bytes=3))
     held.see([torch.zeros(1000)])
     held.look()
     assert held.lasting_bytes == 40 + 3

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in import backend  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from schedsim.validation.drop_in.parts.traced_part import TracedPart  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from tiers import slow_where  # noqa: E402
@@ -66,7 +67,7 @@ def by_backend(model, budget):
     """The model within `budget`, and its session."""
     options = {"budget": budget, "compile": True, "effort": 0.1}
     module = torch.compile(model, backend=backend.schedsim, options=options)
-    return module, lambda: next(s for o, s in backend._sessions.values() if o == options)
+    return module, lambda: next(s for o, s in SESSIONS.rows.values() if o == options)
 
 
 def expected(uses):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from fused_steps import assert_close  # noqa: E402
 from schedsim.validation.compiled.group import FusedGroup  # noqa: E402
-from schedsim.validation.drop_in import backend  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from schedsim.validation.drop_in.parts import sized_parts  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from torch import nn  # noqa: E402
@@ -49,7 +49,7 @@ def _gradients(call, model, ids):
 def _compiled(model, **more):
     options = {"budget": next(_budgets), "compile": True, "effort": 0.1}
     call = torch.compile(model, backend="schedsim", options=options, **more)
-    return call, lambda: next(s for given, s in backend._sessions.values() if given == options)
+    return call, lambda: next(s for given, s in SESSIONS.rows.values() if given == options)
 
 
 @pytest.mark.slow

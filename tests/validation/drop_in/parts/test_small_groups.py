@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from fused_steps import Branches, assert_close, left_by  # noqa: E402
 from schedsim.validation.compiled.group_sizes import GroupSize  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.drop_in.parts.traced_part import TracedPart  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
@@ -36,7 +37,7 @@ def by_backend(model, inputs, loss, budget):
     module = torch.compile(model, backend=backend.schedsim, options=options)
 
     def session():
-        return next(s for o, s in backend._sessions.values() if o == options)
+        return next(s for o, s in SESSIONS.rows.values() if o == options)
 
     return lambda x, target: loss(module(x), target), session
 

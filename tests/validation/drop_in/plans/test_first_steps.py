@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from lengths import WIDTH, Net, batch, peak, planned, same  # noqa: E402
 from schedsim.validation.drop_in import backend  # noqa: E402
-from schedsim.validation.drop_in.backend import session_of  # noqa: E402
+from schedsim.validation.drop_in.backend import SESSIONS, session_of  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from torch import nn  # noqa: E402
@@ -187,7 +187,7 @@ def test_a_first_schedule_is_compared_in_a_later_step():
     model, options = Net(), {"budget": "75%", "effort": 0.1, "background": False}
     compiled = torch.compile(model, backend="schedsim", options=options, dynamic=True)
     compiled(batch(64))[0].square().mean().backward()
-    session = next(it for given, it in backend._sessions.values() if given == options)
+    session = next(it for given, it in SESSIONS.rows.values() if given == options)
     [part] = session.parts
     first = session._step.calls.rows[-1].number
     assert not part.trust.is_compared(first)

@@ -80,6 +80,31 @@ def test_the_first_steps_keep_least_until_the_least_was_read_twice(monkeypatch):
     assert made.store_all_bytes(KEYS) == 160
 
 
+def test_steps_of_other_graphs_are_read_when_they_come_again(monkeypatch):
+    """As of a last batch that is smaller: some times, as it may come no more."""
+    made = plans(1000 + 230, monkeypatch)
+    made.begin(1000)
+    for _ in range(2):
+        made.learn(record((1, 1)))
+    made.begin(1000)
+    for _ in range(2):
+        made.learn(record((0, 0)))
+    assert not made.wants(WHOLE)
+    made.saw(KEYS, WHOLE)
+    assert not made.wants(WHOLE)
+    made.saw(KEYS[:1], WHOLE)
+    assert made.wants(WHOLE)
+    num_recorded = 0
+    while made.wants(WHOLE):
+        made.recorded()
+        num_recorded += 1
+    assert num_recorded == gathered_plans._PATIENCE
+    made.saw(KEYS[:1], WHOLE)
+    assert not made.wants(WHOLE)
+    made.saw((*KEYS, (0, 2)), WHOLE)  # another kind
+    assert made.wants(WHOLE)
+
+
 def test_what_is_read_by_the_new_schedules_counts(monkeypatch):
     """A tensor that the code around holds only then leads to another division; both are known."""
     made = plans(1000 + 230, monkeypatch)
