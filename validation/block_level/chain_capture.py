@@ -25,6 +25,7 @@ from ..measure.meters import no_collection
 from ..ranks import ALONE, Ranks, ranks_of
 from ..torch_private.pytrees import tree_map_only
 from ..torch_private.storage_refs import version_of
+from ..user_warnings import warn_user
 from .bench import Bench
 from .block_program import make_program
 from .block_timing import IMPLAUSIBLE, measure_times, spread_of, step_seconds
@@ -36,6 +37,7 @@ from .gradients_made import (
     shared_parameters,
     trained_parameters,
 )
+from .held_in_circles import watched_circles
 from .lowering import lowered
 from .parts import Part, StepInputs, is_line, joined, named_parts, sequential_parts
 from .recorded_blocks import record_blocks
@@ -246,10 +248,14 @@ def capture_chain(
             kept_python(recorded),
             grouped_calls(model, parts) as calls,
             writes.seen(),
+            watched_circles((static_tensors(model, loss), arguments, keywords)) as circles,
         ):
             whole = model(*step.arguments, **step.keywords)
             whole = loss_of(whole) if loss is None else whole
         writes.refuse_parameters()
+        if circles.line is not None:
+            warn_user(circles.line)
+            notes.append(circles.line)
         sharding = Sharding.of(model, parts, calls)
         parts, values, state = _settled(model, parts, step, notes)
         if sharding is not None:

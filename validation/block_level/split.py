@@ -24,6 +24,7 @@ from schedsim.errors import UnsupportedError
 from ..guards.recording import Recorded
 from ..guards.watched_places import Places
 from ..torch_private.sharded_groups import is_sharded
+from .block_outputs import BlockOutput
 from .forward_writes import undone_writes
 from .parts import OtherPath, Part, StepInputs
 from .repeated_forward import PYTHON, RandomState, frozen_statistics, generators, untouched
@@ -33,18 +34,15 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The argument by which a block takes the activation, and how it returns it.
+    """The argument by which a block takes the activation.
 
     Attributes
     ----------
     place : int or str
         Position, or keyword.
-    in_tuple : bool
-        Whether the block returns a tuple, with the activation first.
     """
 
     place: int | str
-    in_tuple: bool
 
     def take(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The activation among the arguments of a block."""
@@ -66,14 +64,6 @@ class Slot:
             return args, {**kwargs, self.place: value}
         return (*args[: self.place], value, *args[self.place + 1 :]), dict(kwargs)
 
-    def output(self, out: Any) -> Any:
-        """The activation in what a block returns."""
-        return out[0] if self.in_tuple else out
-
-    def wrap(self, value: Any) -> Any:
-        """`value` in the form in which a block returns it."""
-        return (value,) if self.in_tuple else value
-
 
 class _Reached(BaseException):
     """The last block was reached. It is no `Exception`, so that no model catches it."""
@@ -84,10 +74,18 @@ class _NoLine(BaseException):
 
 
 class SplitModel:
-    """A model, its blocks in the order in which they run, and where they take the activation."""
+    """A model, its blocks in the order in which they run, where they take the activation, and how
+    each returns it."""
 
-    def __init__(self, model: nn.Module, blocks: Sequence[nn.Module], slot: Slot) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Sequence[nn.Module],
+        slot: Slot,
+        outputs: Sequence[BlockOutput],
+    ) -> None:
         self.model, self.blocks, self.slot = model, list(blocks), slot
+        self.outputs = list(outputs)
         self.generators = generators(model)
         self.python = Places(())
 
@@ -128,7 +126,7 @@ class SplitModel:
                 side.append(self.slot.without(args, kwargs))
                 if k == len(self.blocks) - 1:
                     raise _Reached
-                return self.slot.wrap(value)
+                return self.outputs[k].wrap(value)
 
             return forward
 
@@ -152,11 +150,11 @@ class SplitModel:
         return first[0]
 
     def _block(self, k: int) -> Callable[..., Any]:
-        block = self.blocks[k]
+        block, output = self.blocks[k], self.outputs[k]
 
         def call(step: StepInputs, value: Any) -> Any:
             args, kwargs = self.slot.put(value, *step.side[k])
-            return self.slot.output(block(*args, **kwargs))
+            return output.activation(block(*args, **kwargs))
 
         return call
 
@@ -169,10 +167,10 @@ class SplitModel:
         def stand_in(k: int) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
                 if k < len(self.blocks) - 1:
-                    return self.slot.wrap(self.slot.take(args, kwargs))
+                    return self.outputs[k].wrap(self.slot.take(args, kwargs))
                 before.close()
                 now.restore()
-                return self.slot.wrap(value)
+                return self.outputs[k].wrap(value)
 
             return forward
 
@@ -217,8 +215,7 @@ class _BlockCall:
 
     module: nn.Module
     place: int | str | None  # the argument that is the result of the call before it
-    in_tuple: bool
-    extra_outputs: int
+    output: BlockOutput
 
 
 def find_blocks(
@@ -250,15 +247,10 @@ def find_blocks(
             ),
             hint="make it an nn.Sequential, give it blocks(), or use --level op",
         )
-    extra = next((c for c in run if c.extra_outputs), None)
-    if extra is not None:
-        raise UnsupportedError(
-            f"a {type(extra.module).__name__} block returns more tensors than its activation",
-            hint="switch off caches and extra outputs (use_cache=False), or use --level op",
-        )
     place = run[1].place
     assert place is not None
-    return SplitModel(model, [call.module for call in run], Slot(place, run[0].in_tuple))
+    blocks, outputs = [call.module for call in run], [call.output for call in run]
+    return SplitModel(model, blocks, Slot(place), outputs)
 
 
 def _candidates(model: nn.Module) -> list[nn.Module]:
@@ -289,15 +281,14 @@ def _recorded(
     handles = []
 
     def after(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        in_tuple = isinstance(out, tuple | list)
-        given = out[0] if in_tuple and out else out
-        extra = sum(isinstance(item, Tensor) for item in out[1:]) if in_tuple else 0
+        output = BlockOutput.of(type(module).__name__, out)
+        given = out if output.sequence is None else out[0]
         before, previous[0] = previous[0], given
         place: int | str | None = None
         if isinstance(before, Tensor):
             named = [*enumerate(args), *kwargs.items()]
             place = next((key for key, value in named if value is before), None)
-        calls.append(_BlockCall(module, place, in_tuple, extra))
+        calls.append(_BlockCall(module, place, output))
 
     for module in candidates:
         handles.append(module.register_forward_hook(after, with_kwargs=True))
@@ -317,7 +308,7 @@ def _longest_run(calls: Sequence[_BlockCall]) -> list[_BlockCall]:
         linked = (
             run
             and call.place is not None
-            and call.in_tuple == run[-1].in_tuple
+            and call.output.sequence is run[-1].output.sequence
             and (len(run) == 1 or call.place == run[1].place)
             and all(call.module is not other.module for other in run)
         )

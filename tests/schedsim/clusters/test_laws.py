@@ -97,7 +97,7 @@ def test_the_bound_of_a_search_is_never_above_its_choice(drawn, share):
     budget = int(share * plain.reserved_bytes)
     wanted = {key: found[key] for key in ("devices", "device", "seq")}
     try:
-        choice = choose(model, budget, global_batch=found["devices"], effort=6, **wanted)
+        choice = choose(model, budget, global_batch=found["devices"], effort=2, **wanted)
     except SchedsimError:
         assume(False)
     assume(choice.best is not None)

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from replayed_blocks import recompute_everything  # noqa: E402
 from schedsim.validation.block_level import capture_chain  # noqa: E402
+from schedsim.validation.block_level.block_outputs import BlockOutput  # noqa: E402
 from schedsim.validation.block_level.split import Slot, find_blocks  # noqa: E402
 from schedsim.validation.models import build_model  # noqa: E402
 from small_models import SMALL, outcome  # noqa: E402
@@ -148,17 +149,15 @@ def test_what_cannot_be_split_says_what_to_do():
     assert simulate(captured.workload, Schedule.store_all(captured.workload)).peak_bytes > 0
 
 
-def test_where_the_activation_is_taken_and_given():
-    """By position or by keyword, alone or first in a tuple; nothing else moves."""
-    second, named = Slot(1, in_tuple=True), Slot("x", in_tuple=False)
+def test_where_the_activation_is_taken():
+    """By position or by keyword; nothing else moves."""
+    second, named = Slot(1), Slot("x")
     args, kwargs = ("a", "value", "c"), {"k": 1}
     assert second.take(args, kwargs) == "value"
     assert second.without(args, kwargs) == (("a", None, "c"), {"k": 1})
     assert second.put("new", args, kwargs) == (("a", "new", "c"), {"k": 1})
-    assert (second.output(("out", "rest")), second.wrap("out")) == ("out", ("out",))
     assert named.take((), {"x": 2}) == 2
     assert named.put(3, args, {"x": 2, "k": 1}) == (args, {"x": 3, "k": 1})
-    assert (named.output("out"), named.wrap("out")) == ("out", "out")
 
 
 class Lists(nn.Module):
@@ -185,32 +184,15 @@ def test_the_longest_line_is_found(again):
     model = Lists(again)
     found = find_blocks(model, (torch.randn(2, 4),), {})
     assert found.blocks == list(model.long)
-    assert found.slot == Slot(0, in_tuple=False)
+    assert found.slot == Slot(0)
+    assert found.outputs == [BlockOutput()] * 3
     assert all(not layer._forward_hooks for layer in (*model.short, *model.long))
 
 
 def test_given_blocks_must_feed_each_other():
-    """Else it is said how many do; extra outputs are named too."""
+    """Else it is said how many do."""
     model = Lists()
     x = torch.randn(2, 4)
     assert find_blocks(model, (x,), {}, list(model.short)).blocks == list(model.short)
     with pytest.raises(UnsupportedError, match="only 3 of the 5 blocks given feed each other"):
         find_blocks(model, (x,), {}, [*model.short, *model.long])
-
-    class Two(nn.Module):
-        def forward(self, x):
-            return x + 1, x
-
-    class Pairs(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(Two() for _ in range(3))
-
-        def forward(self, x):
-            for layer in self.layers:
-                x, _ = layer(x)
-            return x
-
-    with pytest.raises(UnsupportedError, match="Two block returns more tensors") as caught:
-        find_blocks(Pairs(), (x,), {})
-    assert "use_cache=False" in caught.value.hint

@@ -204,6 +204,7 @@ class Wide(nn.Module):
         return self.head(self.body(x)).square()
 
 
+@pytest.mark.slow
 def test_what_a_hook_holds_of_the_first_forward_is_no_forward_of_the_compared_step():
     """Both were taken to wait for their backwards, beside each other, and refused."""
     model = Wide({})

@@ -437,7 +437,7 @@ REFUSED = {
     "in place": ("iterator",),
 }
 # One of each kind that by blocks and in place runs without the slow tier.
-QUICK = ("attribute", "buffer replaced", "lstm")
+QUICK = ("attribute",)
 # Their loss is the loop's own in place, and their model a plain one.
 LOSSES = ("mixup of python", "mixup of numpy", "closure", "bound method", "logging")  # fmt: skip
 

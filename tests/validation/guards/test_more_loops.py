@@ -544,7 +544,7 @@ CASES = {
 
 
 # Those that in place run without the slow tier.
-QUICK = ("temperature", "drop path", "class patched")
+QUICK = ("temperature",)
 
 
 def refused_or_same(case, level):
