@@ -47,10 +47,15 @@ class HeldInFront:
     named_bytes
         Bytes that the loop has named (``extra_bytes``). They stand for what was there before, and
         what they are more than that is part of what is found.
+
+    Attributes
+    ----------
+    uncounted_bytes
+        Bytes that were there before and are there still, beyond the named ones; of the last look.
     """
 
     def __init__(self, named_bytes: int) -> None:
-        self._named_bytes = named_bytes
+        self._named_bytes, self.uncounted_bytes = named_bytes, 0
         self._before = {key_of(it): storage_weakly(it) for it in held_by_python(tensors_now())}
         self._num_steps = self._num_looks = self._num_known = 0
         self._num_nodes = -1  # of autograd as the last backward of a part ended
@@ -116,6 +121,7 @@ class HeldInFront:
             graphs, _ = bytes_of_graphs(tensors_now())
             return sum(size for place, size in graphs.items() if place not in counted)
         there_before, made = bytes_in_front(counted, self._before)
+        self.uncounted_bytes = max(0, there_before - self._named_bytes)
         return max(0, made - max(0, self._named_bytes - there_before))
 
     def leaves(self, first: int, num_bytes: int) -> None:

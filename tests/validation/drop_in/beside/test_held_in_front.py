@@ -208,6 +208,31 @@ def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(m
 
 
 @pytest.mark.slow
+def test_what_was_there_before_is_told_of_where_steps_exceed_the_budget_by_it():
+    """As targets, or another model; what the line names counts it, and then no line comes."""
+    targets, x = torch.zeros(1 << 18), torch.randn(512, 16)
+
+    def train(budget, **options):
+        torch._dynamo.reset()
+        model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+        options |= {"in_place": True, "effort": 0.1, "check": "never"}
+        schedsim.rematerialize(model, (x,), budget, **options)
+        for _ in range(5):
+            model(x).square().mean().backward()
+            model.zero_grad()
+
+    with pytest.warns(PlainStepWarning, match="not counted beyond extra_bytes=0") as caught:
+        train(700_000)
+    [line] = [str(it.message) for it in caught if "not counted beyond" in str(it.message)]
+    named = int(re.search(r"extra_bytes=(\d+) counts", line)[1])
+    assert named >= targets.nbytes
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlainStepWarning)
+        train(700_000 + named, extra_bytes=named)
+        train("100%")  # a share is one of what counts
+
+
+@pytest.mark.slow
 def test_graphs_in_a_cycle_are_freed_and_do_not_count():
     """As those that the traceback of a refusal holds, which the loop has caught."""
     x, front = torch.randn(64, 64, requires_grad=True), HeldInFront(0)
