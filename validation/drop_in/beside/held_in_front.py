@@ -78,7 +78,7 @@ class HeldInFront:
         is_measured: bool,
         is_known: bool = True,
     ) -> int:
-        """A step begins: look, if there may be something new; by how much it is more than before.
+        """A step begins: look, if there may be something new; by how much it is more than counted.
 
         Parameters
         ----------
@@ -106,13 +106,16 @@ class HeldInFront:
             return 0
         self._num_looks += 1
         found = self._bytes_now(counted(), is_known)
-        before = self._found.get(last, 0)
-        if found > before:  # perhaps in a cycle, as of an error that was caught
+        planned = self.bytes_after(last)
+        if found > planned:  # perhaps in a cycle, as of an error that was caught
             gc.collect()
             found = self._bytes_now(counted(), is_known)
-        found = room_for(found) if found <= few_bytes else found
-        self._found[last] = max(found, before)
-        return max(0, found - before)
+        # Losses that the loop collects are more in each step, and no step is to be planned for them.
+        is_few = found <= few_bytes
+        room = room_for(found) if is_few else found + few_bytes
+        if found > planned or last not in self._found:
+            self._found[last] = max(room, self._found.get(last, 0))
+        return max(0, (room if is_few else found) - planned)
 
     def _bytes_now(self, counted: Collection[int], is_known: bool) -> int:
         """Bytes that are there, and neither counted nor named."""

@@ -256,6 +256,17 @@ def test_what_was_there_before_is_none_of_it():
     assert front.look(None, set, 0, is_measured=False) == 1000
 
 
+def test_behind_a_new_kind_of_step_what_is_known_counts_and_is_no_more():
+    """Its first step was planned beside the most of all kinds: no line is to say that it is over."""
+    front = HeldInFront(0)
+    first = front.look(0, set, 0, is_measured=False)
+    made = torch.zeros(500)
+    assert front.look(0, set, 0, is_measured=False) == 2000
+    assert front.look(1, set, 0, is_measured=True) == 0
+    assert front._num_looks == 3
+    assert front.bytes_after(1) == first + made.nbytes
+
+
 def test_bytes_that_name_nothing_there_before_are_those_of_what_comes():
     before = {}
     there = [torch.zeros(1000)]
@@ -277,6 +288,18 @@ def test_a_few_losses_that_the_loop_collects_have_room():
     losses += [torch.zeros(()) for _ in range(8)]
     assert more in (0, 256)
     assert front.look(None, set, 4096, is_measured=False) == 0
+
+
+def test_a_few_losses_have_room_beside_much_that_is_held():
+    """Where the budget had just room for the rest, they left no plan, and nothing was counted."""
+    front, made = HeldInFront(0), torch.zeros(10_000)
+    front.look(None, set, 4096, is_measured=True)
+    counted = front.most_bytes
+    assert counted >= made.nbytes + 4096
+    losses = [torch.zeros(()) for _ in range(8)]
+    assert front.look(None, set, 4096, is_measured=True) == 0
+    assert front.most_bytes == counted
+    del losses
 
 
 class Student(nn.Module):
