@@ -83,5 +83,5 @@ def _is_wrapped(tensor: torch.Tensor) -> bool:
 
 
 def has_saving_hooks() -> bool:
-    """Whether hooks for saved tensors hold: what a backward gets may be a copy of what was saved."""
+    """Whether hooks for saved tensors hold: a backward may get copies of what was saved."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

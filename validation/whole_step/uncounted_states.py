@@ -1,4 +1,4 @@
-"""States of optimizers that no plan counts, because a whole step was planned without `optimizer`."""
+"""States of optimizers that no plan of a whole step counts, as it was made without `optimizer`."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class HeldInFront:
         if found > planned:  # perhaps in a cycle, as of an error that was caught
             gc.collect()
             found = self._bytes_now(counted(), is_known)
-        # Losses that the loop collects are more in each step, and no step is to be planned for them.
+        # Losses that the loop collects are more in each step: no step is to be planned for them.
         is_few = found <= few_bytes
         room = room_for(found) if is_few else found + few_bytes
         if found > planned or last not in self._found:

@@ -96,8 +96,8 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     size = tensor.element_size()
-    begin = tensor.storage_offset() * size
+    begin = int(tensor.storage_offset()) * size
     if not tensor.numel():
         return begin, begin
-    entries = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    entries = sum((int(n) - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return begin, begin + (entries + 1) * size

@@ -257,7 +257,7 @@ def test_what_was_there_before_is_none_of_it():
 
 
 def test_behind_a_new_kind_of_step_what_is_known_counts_and_is_no_more():
-    """Its first step was planned beside the most of all kinds: no line is to say that it is over."""
+    """Its first step was planned beside the most of all kinds: no line says that it is over."""
     front = HeldInFront(0)
     first = front.look(0, set, 0, is_measured=False)
     made = torch.zeros(500)

@@ -249,5 +249,6 @@ def test_data_that_is_replaced_between_forward_and_backward_is_told_of():
         loss.backward()
     loss = step(x).square().mean()
     model[2].weight.data = model[2].weight.data * 0.9
-    with pytest.warns(RoundingWarning, match="2._parameters.weight was given other data .* behind the backward"):
+    told = "2._parameters.weight was given other data .* behind the backward"
+    with pytest.warns(RoundingWarning, match=told):
         loss.backward()
