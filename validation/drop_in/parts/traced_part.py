@@ -396,9 +396,9 @@ class TracedPart(PlannedPart):
         if replaced:
             self.session.say_rounding(
                 f"{replaced[0]} was given other data (its .data, or its storage) between forward "
-                "and backward: of a plain step some ops read the old data in the backward, and others "
-                "the new, where a schedule reads the new, so that gradients may differ; assign it "
-                "behind the backward"
+                "and backward: of a plain step some ops read the old data in the backward, and "
+                "others the new, where a schedule reads the new, so that gradients may differ; "
+                "assign it behind the backward"
             )
 
     def _ungiven(self, lacking: frozenset[int]) -> list[int]:
