@@ -30,6 +30,7 @@ from .whole_step.staying_gradients import see_gradients, see_wrapper
 from .whole_step.step_planning import PlannedStep
 from .whole_step.step_report import counted, report_dict, report_lines
 from .whole_step.step_settings import Settings
+from .whole_step.uncounted_states import see_states
 
 
 class Rematerialized(nn.Module):
@@ -146,6 +147,7 @@ class Rematerialized(nn.Module):
                     continue
             if planned is None:
                 return self._plain(inputs, keywords)
+            see_states(plans, planned)
             try:
                 return planned.shaped(planned.module(*inputs, **keywords))
             except OtherAnswer as error:

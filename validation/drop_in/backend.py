@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from types import CodeType, FrameType
 from typing import Any
@@ -59,6 +59,7 @@ from .parts.gradient_layouts import GradientLayouts, copied_gradients, watch_bac
 from .parts.joint_part import joint_part
 from .parts.lacking_gradients import LackingGradients
 from .parts.own_zeros import OwnZeros
+from .parts.shared_memory import SharedMemory
 from .parts.sized_parts import SizedParts, has_open_sizes
 from .parts.traced_part import TracedPart
 from .parts.whole_layers import keep_layers_whole
@@ -315,8 +316,7 @@ def compiled_part(
         if needs_no_gradient(inputs) and not session.is_distributed:
             call = compiled_without_backward(graph_module, inputs)
             if call is not None:
-                plain, changes = as_function(graph_module), changes_python()
-                return FailedForwards(session, call, plain, changes=changes)
+                return _as_traced(session, graph_module, call, None)
 
         def trace(
             graph_module: torch.fx.GraphModule, examples: Sequence[Any], compiled: bool
@@ -332,6 +332,7 @@ def _part_of_fixed_sizes(
     session: Session, graph_module: torch.fx.GraphModule, inputs: Sequence[Any], compiled: bool
 ) -> Callable[..., Any]:
     names, first = input_names(graph_module), list[TracedPart]()
+    written = set[int]()
     is_followed = session.has_broken or _frames.is_given_up or ends_at_break(graph_module)
     changing = session.changing(inputs)
     doubted = session.doubted(inputs) if is_followed else ()
@@ -362,12 +363,16 @@ def _part_of_fixed_sizes(
             return part
 
         call = compiled_in_halves(
-            graph_module, examples, prepare, strides, keeps_draws=not compiled
+            graph_module,
+            examples,
+            prepare,
+            strides,
+            keeps_draws=not compiled,
+            sees_written=written.update,
         )
         return call, made[-1] if made else None
 
     found: Callable[..., Any]
-    changes = changes_python()
     try:
         replaced = replaced_inputs(graph_module)
         if replaced:
@@ -398,7 +403,35 @@ def _part_of_fixed_sizes(
         found = _of_first_order(session, call, part)
     if part is None:
         found = _noted(session, found)
-    return FailedForwards(session, found, as_function(graph_module), changes=changes)
+    return _as_traced(session, graph_module, found, written)
+
+
+def _as_traced(
+    session: Session,
+    graph_module: torch.fx.GraphModule,
+    call: Callable[..., Any],
+    written: Collection[int] | None,
+) -> Callable[..., Any]:
+    """`call`, which is a graph as it was traced, where that holds; else the graph as it is.
+
+    Parameters
+    ----------
+    written
+        Places of the arguments that it writes; ``None`` where that is not known.
+    """
+    plain, names = as_function(graph_module), input_names(graph_module)
+    found: Callable[..., Any] = FailedForwards(session, call, plain, changes=changes_python())
+    if written is not None and not written:
+        return found
+
+    def say(one: int, other: int) -> None:
+        session.say_plain(
+            f"{names[one]} and {names[other]}, of which a forward writes one, share their memory "
+            "otherwise than where this forward was traced: it runs as it is, not within the "
+            "budget; give each a memory of its own, as by .clone()"
+        )
+
+    return SharedMemory(found, plain, written, say)
 
 
 def _noted(session: Session, call: Callable[..., Any]) -> Callable[..., Any]:

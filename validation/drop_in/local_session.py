@@ -75,6 +75,7 @@ class LocalSession(Session):
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
         self._in_front = HeldInFront(options.extra_bytes)
+        self._tells_uncounted = False
         self._added = AddedGradients(lambda line: self._tell(line, RoundingWarning))
         # What the step is given that begins, where one does; by its addresses.
         self._coming: dict[int, int] | None = None
@@ -87,6 +88,7 @@ class LocalSession(Session):
         self._has_traced = False  # whether graphs have come since a step began
         self._bytes_at_start = 0  # beside the measured step, as it began
         self._follows = False  # whether another step of the loop has run before it
+        self._first_peak = 0  # of a step that no plan was made for, until the next one begins
         self._front_peak = 0  # of its forward, while all was there that the step before has left
         self._most_put_off = 0  # bytes of steps whose refusal was put off
         # What replaces others, and has not run yet, with these.
@@ -568,14 +570,33 @@ class LocalSession(Session):
             is_known=bool(self.plans.known.records),
         )
         self._held.in_front_bytes = self._in_front.bytes_after(self._last_first)
-        peak, budget = self.peak_bytes, self.budget_bytes
-        if more and peak is not None and budget is not None and peak + more > budget:
+        peak, budget = max(self.peak_bytes or 0, self._first_peak), self.budget_bytes
+        self._first_peak = 0
+        if more and peak and budget is not None and peak + more > budget:
             self._tell(
                 f"the loop holds {format_bytes(more)} more in front of its steps than when it was "
                 "looked at before: steps since then may have exceeded the budget by up to "
                 f"{format_bytes(peak + more - budget)}, later ones are planned for it",
                 ReplannedWarning,
             )
+        self._tell_uncounted()
+
+    def _tell_uncounted(self) -> None:
+        """Say so once where steps exceed the budget by what was there before the model got it."""
+        peak, budget, more = self.peak_bytes, self._fixed_budget(), self._in_front.uncounted_bytes
+        if self._tells_uncounted or peak is None or budget is None or peak + more <= budget:
+            return
+        if more <= few_bytes_of(budget):
+            return
+        self._tells_uncounted, named = True, self.options.extra_bytes
+        self._tell(
+            f"{format_bytes(more)} that were there when the model got its budget, as targets, "
+            f"a data set or another model, are not counted beyond extra_bytes={named}: with them "
+            f"steps take up to {format_bytes(peak + more)}, over the budget of "
+            f"{format_bytes(budget)}; where that is for them too, extra_bytes={named + more} "
+            "counts them",
+            PlainStepWarning,
+        )
 
     def _begin_plans(self, kind: StepKind, found: Before) -> None:
         """Begin the step beside what was `found`, and what else the loop holds in front of it."""
@@ -725,7 +746,7 @@ class LocalSession(Session):
         if self.plans.is_lifted or all(it in known.numbers for it in reading.record.keys):
             return
         before = self._bytes_at_start + calls.rows[0].shared_bytes - reading.made_before
-        peak = before + reading.top_bytes
+        self._first_peak = peak = before + reading.top_bytes
         if peak > self.budget_bytes:
             self._tell(
                 f"first steps have taken up to {format_bytes(peak)}, more than the budget: what "

@@ -207,6 +207,11 @@ class Session(ABC):
         """Say in `line` why steps are the plain ones within rounding, once."""
         self._tell(line, RoundingWarning)
 
+    def say_plain(self, line: str) -> None:
+        """Say in `line` what runs as it is, not within the budget, once."""
+        self.says_plain = True
+        self._tell(line, PlainStepWarning)
+
     def say_uncompiled(self, why: str) -> None:
         """Say why steps run op by op, within the budget, where compiled ones were asked for."""
         self._tell(f"steps run op by op and are not compiled: {why}", PlainStepWarning)

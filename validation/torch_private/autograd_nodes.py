@@ -80,3 +80,8 @@ def saved_by(node: Any) -> Iterator[torch.Tensor]:
 def _is_wrapped(tensor: torch.Tensor) -> bool:
     """Whether `tensor` is one of a transform of ``torch.func``, which has no bytes of its own."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def has_saving_hooks() -> bool:
+    """Whether hooks for saved tensors hold: a backward may get copies of what was saved."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -38,7 +38,9 @@ Strides = tuple[int, ...] | None
 
 
 @contextlib.contextmanager
-def _gradients_as_they_come(strides: Mapping[int, Strides] | None) -> Iterator[None]:
+def _gradients_as_they_come(
+    strides: Mapping[int, Strides] | None, sees_written: Callable[[frozenset[int]], None]
+) -> Iterator[None]:
     """Within it, AOTAutograd makes backwards that get gradients in whatever strides they come.
 
     It traces them for gradients with the strides of the outputs, or with the given ones by output.
@@ -63,6 +65,7 @@ def _gradients_as_they_come(strides: Mapping[int, Strides] | None) -> Iterator[N
         @functools.wraps(collect)
         def run(*flat: Any) -> Any:
             found = collect(*flat)
+            sees_written(frozenset(i for i, it in enumerate(found.input_info) if it.mutates_data))
             _put_apart(found.traced_tangents, flat)
             descs = found.traced_tangents_descs if strides is not None else ()
             present[:] = [True] * len(descs)
@@ -121,6 +124,7 @@ def compiled_in_halves(
     strides: Mapping[int, Strides] | None = None,
     *,
     keeps_draws: bool = True,
+    sees_written: Callable[[frozenset[int]], None] = lambda _: None,
 ) -> Callable[..., Any]:
     """A graph of Dynamo as a function whose forward and backward are those of a `prepare` d object.
 
@@ -143,6 +147,8 @@ def compiled_in_halves(
     keeps_draws
         Whether random ops stay whose numbers nothing reads, as in eager mode. Inductor drops them,
         and draws other numbers than eager mode.
+    sees_written
+        Called with the places of the arguments that the graph writes.
     """
     from torch._dynamo.backends.common import aot_autograd
 
@@ -194,7 +200,7 @@ def compiled_in_halves(
         eager_kernels(examples),
         true_layouts(),
         by_strides,
-        _gradients_as_they_come(strides),
+        _gradients_as_they_come(strides, sees_written),
         backward_as_it_runs(),
     ):
         found: Callable[..., Any] = compiler(graph_module, list(examples))

@@ -63,6 +63,8 @@ class ModulePlans:
         Whether plans are ones that the caller has given.
     counts_no_more
         Whether it was said that gradients which stay are not counted.
+    told_states
+        Whether it was said that states of optimizers are not counted.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class ModulePlans:
         self.own_key: Any = None
         self._own_plan: Plan | None = None  # for these, once its step is no longer kept
         self.many_sizes = ManySizes()
-        self.is_adopted = self.counts_no_more = False
+        self.is_adopted = self.counts_no_more = self.told_states = False
         self.is_told_kept = settings.keep_gradients
         self._num_steps = 0
         self._common: frozenset[int] | None = None  # numbers of the plans that fit on all ranks

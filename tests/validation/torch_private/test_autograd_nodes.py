@@ -7,6 +7,7 @@ from schedsim.validation.torch_private.autograd_nodes import (
     autograd_within_an_op,
     current_node_number,
     function_of,
+    has_saving_hooks,
     node_of_graph,
     saved_by,
     sequence_number,
@@ -79,3 +80,10 @@ def test_what_a_node_has_saved():
     assert [t.data_ptr() for t in saved_by(made.grad_fn)] == [made.data_ptr()]
     made.sum().backward()
     assert list(saved_by(made.grad_fn)) == []
+
+
+def test_hooks_for_saved_tensors_are_seen_while_they_hold():
+    assert not has_saving_hooks()
+    with torch.autograd.graph.save_on_cpu():
+        assert has_saving_hooks()
+    assert not has_saving_hooks()

@@ -47,10 +47,15 @@ class HeldInFront:
     named_bytes
         Bytes that the loop has named (``extra_bytes``). They stand for what was there before, and
         what they are more than that is part of what is found.
+
+    Attributes
+    ----------
+    uncounted_bytes
+        Bytes that were there before and are there still, beyond the named ones; of the last look.
     """
 
     def __init__(self, named_bytes: int) -> None:
-        self._named_bytes = named_bytes
+        self._named_bytes, self.uncounted_bytes = named_bytes, 0
         self._before = {key_of(it): storage_weakly(it) for it in held_by_python(tensors_now())}
         self._num_steps = self._num_looks = self._num_known = 0
         self._num_nodes = -1  # of autograd as the last backward of a part ended
@@ -73,7 +78,7 @@ class HeldInFront:
         is_measured: bool,
         is_known: bool = True,
     ) -> int:
-        """A step begins: look, if there may be something new; by how much it is more than before.
+        """A step begins: look, if there may be something new; by how much it is more than counted.
 
         Parameters
         ----------
@@ -101,13 +106,16 @@ class HeldInFront:
             return 0
         self._num_looks += 1
         found = self._bytes_now(counted(), is_known)
-        before = self._found.get(last, 0)
-        if found > before:  # perhaps in a cycle, as of an error that was caught
+        planned = self.bytes_after(last)
+        if found > planned:  # perhaps in a cycle, as of an error that was caught
             gc.collect()
             found = self._bytes_now(counted(), is_known)
-        found = room_for(found) if found <= few_bytes else found
-        self._found[last] = max(found, before)
-        return max(0, found - before)
+        # Losses that the loop collects are more in each step: no step is to be planned for them.
+        is_few = found <= few_bytes
+        room = room_for(found) if is_few else found + few_bytes
+        if found > planned or last not in self._found:
+            self._found[last] = max(room, self._found.get(last, 0))
+        return max(0, (room if is_few else found) - planned)
 
     def _bytes_now(self, counted: Collection[int], is_known: bool) -> int:
         """Bytes that are there, and neither counted nor named."""
@@ -116,6 +124,7 @@ class HeldInFront:
             graphs, _ = bytes_of_graphs(tensors_now())
             return sum(size for place, size in graphs.items() if place not in counted)
         there_before, made = bytes_in_front(counted, self._before)
+        self.uncounted_bytes = max(0, there_before - self._named_bytes)
         return max(0, made - max(0, self._named_bytes - there_before))
 
     def leaves(self, first: int, num_bytes: int) -> None:

@@ -20,17 +20,19 @@ from ...measure.allocator import close_waiting
 from ...measure.storage import bytes_by_place
 from ...ranks.buckets import bucket_bytes_now
 from ...torch_private.graph_tasks import in_backward
+from ...torch_private.loaded_optimizers import when_given_state
 from ...torch_private.process_groups import active_wrapper
 from ...whole_step.resident_state import resident_state
 from ..drop_in_options import DropInOptions
 from .closure_steps import bytes_in_step, growing_bytes
 
 _stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-"""Optimizers, and how often they have stepped."""
+"""Optimizers, and how often their state has changed: by a step, or as it was loaded."""
 _stepping: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 """Optimizers whose step runs: it may call a closure, with forwards and backwards."""
 _STEP_BYTES = 4  # of the count of steps that Adam keeps beside each parameter's averages
 _ADAM_COPIES = 2  # of a parameter, for the root of an average and what it is divided by
+_PLAIN = (torch.Tensor, nn.Parameter)
 _within: set[str] = set()  # ranges of the profiler that began under a record which is closed
 
 
@@ -38,6 +40,12 @@ def _note(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> 
     _stepped[optimizer] = _stepped.get(optimizer, 0) + 1
     _stepping.discard(optimizer)
     _within.clear()
+
+
+def _given_state(optimizer: torch.optim.Optimizer) -> None:
+    # A copy is told of before all of it is there.
+    if vars(optimizer).get("state") and "param_groups" in vars(optimizer):
+        _stepped[optimizer] = _stepped.get(optimizer, 0) + 1
 
 
 def _close(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -73,6 +81,7 @@ def may_record() -> bool:
 
 register_optimizer_step_pre_hook(_close)
 register_optimizer_step_post_hook(_note)
+when_given_state(_given_state)
 
 
 class StateBeside(Protocol):
@@ -121,20 +130,24 @@ class HeldState:
         wrapper = active_wrapper()
         if wrapper is not None:
             self._wrappers.add(wrapper)
-        knows = self._tensors.get
-        new = [  # each step asks for every parameter: without a call for each
-            t
-            for t in tensors
-            if (it := knows(id(t))) is None
-            or it.tensor() is not t  # that one is gone, and `t` stands in its place
-            or it.dtype is not t.dtype
-            or it.shape != t.shape
-        ]
-        if not new:
+        knows, new, has_moved = self._tensors.get, list[torch.Tensor](), False
+        for t in tensors:  # each step asks for every parameter: without a call of our own for each
+            if (
+                (it := knows(id(t))) is None
+                or it.tensor() is not t  # that one is gone, and `t` stands in its place
+                or it.dtype is not t.dtype
+                or it.shape != t.shape
+            ):
+                new.append(t)
+            elif it.place is not None and it.place != t.data_ptr():
+                has_moved = True
+        if not new and not has_moved:
             return
         alive = list({id(t): t for t in (*self._alive(), *new)}.values())
-        self._tensors = {id(t): _Known(weakref.ref(t), t.shape, t.dtype) for t in alive}
+        self._tensors = {id(t): _Known.of(t) for t in alive}
         self._fixed_bytes = storage_bytes(alive)
+        if not new:
+            return
         self._counted.clear()  # an optimizer of what is new has stepped, perhaps
         if self._options.optimizer is not None:
             holder = nn.Module()
@@ -361,11 +374,25 @@ class HeldState:
 
 
 class _Known(NamedTuple):
-    """A tensor that is counted as it was; conversions replace the data of a parameter."""
+    """A tensor that is counted as it was; conversions replace the data of a parameter.
+
+    Attributes
+    ----------
+    place
+        Its address: tied weights may be given storages of their own. ``None`` where it has none.
+    """
 
     tensor: weakref.ref[torch.Tensor]
     shape: torch.Size
     dtype: torch.dtype
+    place: int | None
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Known:
+        """`tensor` as it is now."""
+        is_plain = type(tensor) in _PLAIN and tensor.layout is torch.strided
+        place = tensor.data_ptr() if is_plain else None
+        return cls(weakref.ref(tensor), tensor.shape, tensor.dtype, place)
 
 
 class _Counted(NamedTuple):

@@ -24,6 +24,7 @@ from ...guards.backward_place import BackwardAutocast
 from ...op_level.emit import Halves
 from ...op_level.random_replay import RandomReplay
 from ...ranks.wrappers import bucket_bytes
+from ...torch_private.autograd_nodes import has_saving_hooks
 from ...torch_private.op_modes import without_alias_checks
 from ..checks.schedule_check import ScheduleComparison
 from .early_gradients import EarlyGradients, Places, pieces_of
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .own_zeros import OwnZeros
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _SIZES = tuple(GroupSize)
 _NUMBER_BITS = 32
 """Of the number of a schedule, where it is marked with the size of groups."""
@@ -255,12 +257,14 @@ class TracedPart(PlannedPart):
         self._counts[:] = self._zeros
         sizes = self.code.sizes(number, binding)
         outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
+        kept = [resident[at] for at in row.kept]
         # By NumPy: bytes of torch's allocator would count beside the step.
-        header = torch.from_numpy(np.array([self.mark(number), *binding], np.int64))
+        places = () if has_saving_hooks() else map(place_of, kept)
+        numbers = [self.mark(number), *binding, *places]
+        header = torch.from_numpy(np.array(numbers, np.int64))
         self._early_calls.pop(header.data_ptr(), None)
         if early is not None:
             self._early_calls[header.data_ptr()] = early
-        kept = [resident[at] for at in row.kept]
         states = [random.states[k] for k in halves.carried_states]
         self.session.forward_ends(self, self.code.held(outputs), header)
         returned = self.code.returned(outputs, binding)
@@ -330,8 +334,10 @@ class TracedPart(PlannedPart):
         given = arguments[len(arguments) - num_given :]
         del arguments[len(arguments) - num_given :]
         header = arguments[0]
-        number, *binding = header.tolist()
+        number, *numbers = header.tolist()
         number -= self.mark(0)
+        num_open = len(self.sizes.names)
+        binding, before = tuple(numbers[:num_open]), numbers[num_open:]
         self.session.backward_begins(self, header, given)
         lacking |= {i for i, it in enumerate(given) if it is None}
         row = self.code.row(number)
@@ -343,7 +349,10 @@ class TracedPart(PlannedPart):
             put_in_form(given, self.given)
         first = 1 + len(mine.carried_states)
         states = dict(zip(mine.carried_states, arguments[1:first], strict=True))
-        resident = row.resident_again(arguments[first : first + len(row.kept)])
+        kept = arguments[first : first + len(row.kept)]
+        self._see_replaced(row, kept, before)
+        resident = row.resident_again(kept)
+        kept.clear()
         carried = arguments[first + len(row.kept) :]
         arguments.clear()
         if halves is not mine:
@@ -371,6 +380,26 @@ class TracedPart(PlannedPart):
             self._count(part)
         self.session.backward_ends(header, lambda: part.code.of_inputs(found))
         return found
+
+    def _see_replaced(self, row: EmittedCode, kept: Sequence[Any], before: Sequence[int]) -> None:
+        """Say which of the `kept` arguments were given other data since they were at `before`."""
+        if not before or self.session.is_rehearsing or before == list(map(place_of, kept)):
+            return
+        program = self.program
+        fixed = (*program.parameters.items(), *program.buffers.items())
+        names = {value: name for name, value in fixed}
+        replaced = [
+            names.get(row.halves.resident[at], "an input")
+            for at, it, place in zip(row.kept, kept, before, strict=True)
+            if place_of(it) != place
+        ]
+        if replaced:
+            self.session.say_rounding(
+                f"{replaced[0]} was given other data (its .data, or its storage) between forward "
+                "and backward: of a plain step some ops read the old data in the backward, and "
+                "others the new, where a schedule reads the new, so that gradients may differ; "
+                "assign it behind the backward"
+            )
 
     def _ungiven(self, lacking: frozenset[int]) -> list[int]:
         """Arguments to which no gradient comes where these lack."""
@@ -428,6 +457,12 @@ class TracedPart(PlannedPart):
     def run_counts(self) -> dict[str, int]:
         """Op -> number of runs in the last call; complete after its backward."""
         return dict(zip(self.graph.op_names, self._counts, strict=True))
+
+
+def place_of(argument: Any) -> int:
+    """The address of a tensor with memory of its own; 0 for what has none."""
+    is_plain = type(argument) in _PLAIN and argument.layout is torch.strided
+    return argument.data_ptr() if is_plain else 0
 
 
 def _as_read_by(

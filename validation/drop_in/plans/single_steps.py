@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from schedsim import Schedule, simulate
@@ -58,6 +59,56 @@ def plan_single(known: KnownSteps, search: ScheduleSearch, record: StepRecord) -
     assert plan.peak_bytes is not None
     planned = known.peak_of(record, plan.schedule) if part.use.lacking else plan.peak_bytes
     return part.add(plan.schedule), max(planned, least)
+
+
+def number_for_all(
+    known: KnownSteps, records: Sequence[StepRecord], planned: Sequence[int]
+) -> tuple[int, list[int]]:
+    """A schedule of one part for steps of several kinds, as beside another model's and alone.
+
+    A call has one schedule: as it begins, nobody knows what comes between its halves.
+
+    Parameters
+    ----------
+    planned
+        The numbers of the schedules that were planned for each kind by itself.
+
+    Returns
+    -------
+    (number, peaks_bytes)
+        The quickest of these that is within the budget in steps of every kind, or else of all that
+        are known; and the peaks of these steps.
+
+    Raises
+    ------
+    InfeasibleBudgetError
+        None is.
+    """
+    part, binding = known.single(records[0])
+    assert known.budget_bytes is not None
+    found: dict[int, list[int]] = {}
+
+    def fits(number: int) -> bool:
+        cost = part.cost(number, binding)
+        found[number] = [
+            max(known.single_peak(it, part, binding, cost), known.by_itself(it)) for it in records
+        ]
+        return max(found[number]) <= budget_bytes
+
+    budget_bytes = known.budget_bytes
+    for numbers in (dict.fromkeys(planned), range(len(part.schedules))):
+        fitting = [number for number in numbers if fits(number)]
+        if fitting:
+            number = min(fitting, key=lambda number: part.cost(number, binding).time_s)
+            return number, found[number]
+    least = min(map(max, found.values()))
+    assert known.plan is not None  # of one of these kinds
+    raise InfeasibleBudgetError(
+        f"steps of {len(records)} kinds that begin with one part do not fit "
+        f"{format_bytes(budget_bytes)} by one schedule of it: they take {format_bytes(least)}",
+        plan=replace(known.plan, least=LeastBudget(least)),
+        hint=f"{named_budget(known, least)}, or a smaller batch{beside_a_step(known)}",
+    )
 
 
 def store_all_peak(known: KnownSteps, record: StepRecord) -> int:

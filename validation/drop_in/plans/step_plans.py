@@ -25,7 +25,7 @@ from .line_steps import LineSteps
 from .other_sizes import OtherSizes
 from .resident_by_kind import Before
 from .schedule_search import ScheduleSearch
-from .single_steps import plan_single, store_all_peak
+from .single_steps import number_for_all, plan_single, store_all_peak
 from .unmeasured_steps import UnmeasuredSteps, record_without_measurements, with_loss
 
 T = TypeVar("T")
@@ -569,13 +569,26 @@ class StepPlans:
             return self._lines.plan(record, chosen if is_same else {})
 
         refused: list[InfeasibleBudgetError] = []
+        by_key: dict[Key, list[tuple[StepRecord, int]]] = {}
         for record in singles:
             try:
-                numbers[record.keys[0]], peak = self._or_small(record, single)
+                number, peak = self._or_small(record, single)
             except InfeasibleBudgetError as error:
                 refused.append(error.with_traceback(None))
                 continue
+            by_key.setdefault(record.keys[0], []).append((record, number))
             note(record, peak)
+        for key, planned in by_key.items():
+            numbers[key] = planned[-1][1]
+            if len({number for _, number in planned}) == 1:
+                continue
+            records, their_numbers = zip(*planned, strict=True)
+            try:
+                numbers[key], its_peaks = number_for_all(known, records, their_numbers)
+            except InfeasibleBudgetError as error:
+                refused.append(error.with_traceback(None))
+                continue
+            peaks |= {it.kind: peak for it, peak in zip(records, its_peaks, strict=True)}
         for record in reversed(lines):
             try:
                 found = self._or_small(record, line)

@@ -208,6 +208,31 @@ def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(m
 
 
 @pytest.mark.slow
+def test_what_was_there_before_is_told_of_where_steps_exceed_the_budget_by_it():
+    """As targets, or another model; what the line names counts it, and then no line comes."""
+    targets, x = torch.zeros(1 << 18), torch.randn(512, 16)
+
+    def train(budget, **options):
+        torch._dynamo.reset()
+        model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+        options |= {"in_place": True, "effort": 0.1, "check": "never"}
+        schedsim.rematerialize(model, (x,), budget, **options)
+        for _ in range(5):
+            model(x).square().mean().backward()
+            model.zero_grad()
+
+    with pytest.warns(PlainStepWarning, match="not counted beyond extra_bytes=0") as caught:
+        train(700_000)
+    [line] = [str(it.message) for it in caught if "not counted beyond" in str(it.message)]
+    named = int(re.search(r"extra_bytes=(\d+) counts", line)[1])
+    assert named >= targets.nbytes
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlainStepWarning)
+        train(700_000 + named, extra_bytes=named)
+        train("100%")  # a share is one of what counts
+
+
+@pytest.mark.slow
 def test_graphs_in_a_cycle_are_freed_and_do_not_count():
     """As those that the traceback of a refusal holds, which the loop has caught."""
     x, front = torch.randn(64, 64, requires_grad=True), HeldInFront(0)
@@ -231,6 +256,17 @@ def test_what_was_there_before_is_none_of_it():
     assert front.look(None, set, 0, is_measured=False) == 1000
 
 
+def test_behind_a_new_kind_of_step_what_is_known_counts_and_is_no_more():
+    """Its first step was planned beside the most of all kinds: no line says that it is over."""
+    front = HeldInFront(0)
+    first = front.look(0, set, 0, is_measured=False)
+    made = torch.zeros(500)
+    assert front.look(0, set, 0, is_measured=False) == 2000
+    assert front.look(1, set, 0, is_measured=True) == 0
+    assert front._num_looks == 3
+    assert front.bytes_after(1) == first + made.nbytes
+
+
 def test_bytes_that_name_nothing_there_before_are_those_of_what_comes():
     before = {}
     there = [torch.zeros(1000)]
@@ -252,6 +288,18 @@ def test_a_few_losses_that_the_loop_collects_have_room():
     losses += [torch.zeros(()) for _ in range(8)]
     assert more in (0, 256)
     assert front.look(None, set, 4096, is_measured=False) == 0
+
+
+def test_a_few_losses_have_room_beside_much_that_is_held():
+    """Where the budget had just room for the rest, they left no plan, and nothing was counted."""
+    front, made = HeldInFront(0), torch.zeros(10_000)
+    front.look(None, set, 4096, is_measured=True)
+    counted = front.most_bytes
+    assert counted >= made.nbytes + 4096
+    losses = [torch.zeros(()) for _ in range(8)]
+    assert front.look(None, set, 4096, is_measured=True) == 0
+    assert front.most_bytes == counted
+    del losses
 
 
 class Student(nn.Module):

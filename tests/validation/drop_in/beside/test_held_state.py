@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import itertools
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from schedsim.validation.drop_in.beside import held_state  # noqa: E402
 from schedsim.validation.drop_in.beside.held_state import HeldState, may_record  # noqa: E402
 from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
 from schedsim.validation.measure.allocator import close_later  # noqa: E402
@@ -164,11 +167,50 @@ def test_a_state_that_was_loaded_is_counted_before_the_first_step():
     held.see(model.parameters())
     resumed, _ = (torch.optim.Adam(it.parameters()) for it in (model, other))
     resumed.load_state_dict(states[0])
+    held_state._stepped.clear()  # as where that was before schedsim was imported
     assert held.total_bytes == 440
     held.look_for_optimizers()
     assert held.total_bytes == 440 + 2 * 440 + 2 * 4
     assert held.made_bytes == 2 * 440 + 2 * 4
     assert held.adam_bytes() == 0
+
+
+def test_a_state_that_is_loaded_in_the_middle_of_a_run_is_counted_at_once():
+    """Into an optimizer that was made meanwhile, and into one that has stepped without a state."""
+    model = torch.nn.Linear(10, 10)
+    held = HeldState(DropInOptions(budget=1))
+    held.see(model.parameters())
+    first = torch.optim.SGD(model.parameters())
+    model(torch.ones(1, 10)).sum().backward()
+    first.step()
+    model.zero_grad()
+    held.look_for_optimizers()
+    assert held.total_bytes == 440
+    momentum = {"momentum_buffer": torch.zeros(110)}
+    loaded = {"state": {0: momentum}, "param_groups": [{"params": [0, 1], "lr": 0.1}]}
+    first.load_state_dict(copy.deepcopy(loaded))
+    assert held.total_bytes == 440 + 440
+    second = torch.optim.SGD(model.parameters())
+    second.load_state_dict(copy.deepcopy(loaded))
+    del first
+    gc.collect()
+    held.look_for_optimizers()
+    assert held.total_bytes == 440 + 440
+
+
+def test_weights_that_are_tied_no_more_count_apart():
+    """By their data: the parameters are the same objects, in the same form."""
+    one, other = torch.nn.Linear(10, 10, bias=False), torch.nn.Linear(10, 10, bias=False)
+    other.weight.data = one.weight.data
+    held = HeldState(DropInOptions(budget=1))
+    held.see([one.weight, other.weight])
+    assert held.total_bytes == 400
+    other.weight.data = other.weight.data.clone()
+    held.see([one.weight, other.weight])
+    assert held.total_bytes == 800
+    one.weight.untyped_storage().resize_(0)
+    held.see([one.weight, other.weight])
+    assert held.total_bytes == 400
 
 
 def test_parameters_of_an_optimizer_are_counted_where_no_graph_reads_them():

@@ -232,3 +232,23 @@ def test_what_tells_calls_apart_takes_no_bytes_beside_the_step():
     changes = allocations(lambda: step(x))
     assert x.nbytes in changes
     assert 8 not in changes
+
+
+def test_data_that_is_replaced_between_forward_and_backward_is_told_of():
+    """Each eager op reads what it has saved: a linear layer the old weight, a norm the new one."""
+    torch._dynamo.reset()
+    model, x = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)), torch.randn(32, 32)
+    step = torch.compile(model, backend="schedsim", options={"budget": "1MB", "effort": 0.1})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RoundingWarning)
+        for _ in range(3):
+            step(x).square().mean().backward()
+            model[2].weight.data = model[2].weight.data * 0.9  # behind the backward
+        with torch.autograd.graph.save_on_cpu():  # what comes back is a copy
+            loss = step(x).square().mean()
+        loss.backward()
+    loss = step(x).square().mean()
+    model[2].weight.data = model[2].weight.data * 0.9
+    told = "2._parameters.weight was given other data .* behind the backward"
+    with pytest.warns(RoundingWarning, match=told):
+        loss.backward()
