@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from schedsim.algorithms.graphs._block_options import BlockOption, block_classes, pareto
 from schedsim.algorithms.graphs._graph_blocks import find_blocks
 from training_graphs import unit_training_chain
@@ -20,6 +21,7 @@ def test_options_beaten_in_every_respect_are_dropped():
     assert [option.time_s for option in pareto(options)] == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 def test_a_block_whose_turn_comes_too_late_is_stored():
     """However small the counted work, the first replays are made; the clock ends them, too."""
     line = find_blocks(unit_training_chain(12))

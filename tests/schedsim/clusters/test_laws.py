@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from tiers import examples
@@ -88,6 +89,7 @@ def test_recomputation_saves_memory_and_takes_time(drawn):
     assert full.step_s >= none.step_s
 
 
+@pytest.mark.slow
 @given(_settings(), st.sampled_from([0.3, 0.6, 1.0]))
 @settings(max_examples=examples(8), deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_the_bound_of_a_search_is_never_above_its_choice(drawn, share):
@@ -97,7 +99,7 @@ def test_the_bound_of_a_search_is_never_above_its_choice(drawn, share):
     budget = int(share * plain.reserved_bytes)
     wanted = {key: found[key] for key in ("devices", "device", "seq")}
     try:
-        choice = choose(model, budget, global_batch=found["devices"], effort=2, **wanted)
+        choice = choose(model, budget, global_batch=found["devices"], effort=6, **wanted)
     except SchedsimError:
         assume(False)
     assume(choice.best is not None)

@@ -15,6 +15,7 @@ from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.guards.plan_variants import PlainStepWarning  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -79,7 +80,7 @@ def said_in(caught):
     return [line for line in lines if "first steps have taken" in line]
 
 
-@pytest.mark.parametrize("way", ["backend", "in place"])
+@pytest.mark.parametrize("way", slow_where(["backend", "in place"], lambda way: way == "backend"))
 def test_what_code_between_graphs_takes_is_known_at_the_third_step(way):
     """The backward was traced again in the first: the record waited for one more step."""
     step, session, _ = steps_of(way, "60kB")

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from schedsim.validation.drop_in.backend import session_of  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -38,7 +39,7 @@ def test_what_a_frozen_model_gives_is_no_step_and_counts_while_it_is_held(way):
     loss.backward()
 
 
-@pytest.mark.parametrize("way", ["backend", "in place"])
+@pytest.mark.parametrize("way", slow_where(["backend", "in place"], lambda way: way == "backend"))
 def test_a_layer_that_is_trained_from_some_step_on_gets_gradients(way):
     """In torch 2.11, Dynamo looked at no parameter of a module where nothing was replaced."""
     torch._dynamo.reset()

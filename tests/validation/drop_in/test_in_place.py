@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from in_place_models import Net  # noqa: E402
 from schedsim.validation.drop_in.in_place import session_in  # noqa: E402
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.checkpoint.state_dict import get_state_dict  # noqa: E402
 
@@ -248,7 +249,10 @@ def test_a_model_that_is_called_in_a_closure_alone_is_not_told_of():
     assert not [it for it in said if "nobody has called" in str(it.message)]
 
 
-@pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize(
+    "optimizer_class",
+    slow_where([torch.optim.AdamW, torch.optim.SGD], lambda it: it is torch.optim.SGD),
+)
 def test_a_step_that_only_makes_an_optimizers_state_is_no_training(optimizer_class):
     """As ``get_state_dict`` steps, before a run goes on from a checkpoint, or whenever it saves."""
     model, x, _optimizer = coder_to_train()

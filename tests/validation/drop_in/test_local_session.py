@@ -96,6 +96,7 @@ def in_a_cycle():
     return weakref.ref(box[0])
 
 
+@pytest.mark.slow
 def test_what_a_trace_leaves_in_cycles_is_gone_in_the_next_step():
     model, x = nn.Linear(8, 8), torch.randn(4, 8)
     options = {"budget": "1MB", "effort": 0.1}

@@ -208,6 +208,7 @@ def test_what_comes_later_and_does_not_fit_is_said_with_a_budget_that_has_room(m
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("with_others_tensors")
 def test_what_was_there_before_is_told_of_where_steps_exceed_the_budget_by_it():
     """As targets, or another model; what the line names counts it, and then no line comes."""
     targets, x = torch.zeros(1 << 18), torch.randn(512, 16)
