@@ -50,6 +50,7 @@ x, target = torch.randn(512, 64), torch.randint(0, 10, (512,))
 model = Net()
 plain = copy.deepcopy(model)
 without, last = measured(plain)
+del plain  # or another model is there beside the budget, which a line says
 
 start = copy.deepcopy(model.state_dict())
 schedsim.rematerialize(model, x, without // 2, in_place=True)  # the line

@@ -590,8 +590,8 @@ class LocalSession(Session):
             return
         self._tells_uncounted, named = True, self.options.extra_bytes
         self._tell(
-            f"{format_bytes(more)} that were there when the model got its budget, as targets, "
-            f"a data set or another model, are not counted beyond extra_bytes={named}: with them "
+            f"{format_bytes(more)} of other models' parameters, there when the model got its "
+            f"budget, as targets, are not counted beyond extra_bytes={named}: with them "
             f"steps take up to {format_bytes(peak + more)}, over the budget of "
             f"{format_bytes(budget)}; where that is for them too, extra_bytes={named + more} "
             "counts them",
@@ -609,6 +609,8 @@ class LocalSession(Session):
             if not more or self._room.room_bytes:
                 raise
             least = error.min_feasible_bytes
+            if least:  # beside a larger budget, larger results of a loop are few bytes
+                least += few_bytes_of(least)
             remedy = f"; budget={least} has room for them" if least else ""
             self._resident.member.uncounted_bytes = least or 0
             # It may be no part of the budget, as a model that was made meanwhile.

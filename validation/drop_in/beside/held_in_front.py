@@ -51,7 +51,8 @@ class HeldInFront:
     Attributes
     ----------
     uncounted_bytes
-        Bytes that were there before and are there still, beyond the named ones; of the last look.
+        Bytes of parameters that were there before and are there still, beyond the named ones; of
+        the last look. Other tensors may be a data set.
     """
 
     def __init__(self, named_bytes: int) -> None:
@@ -123,8 +124,8 @@ class HeldInFront:
         if not is_known:
             graphs, _ = bytes_of_graphs(tensors_now())
             return sum(size for place, size in graphs.items() if place not in counted)
-        there_before, made = bytes_in_front(counted, self._before)
-        self.uncounted_bytes = max(0, there_before - self._named_bytes)
+        there_before, parameters, made = bytes_in_front(counted, self._before)
+        self.uncounted_bytes = max(0, parameters - self._named_bytes)
         return max(0, made - max(0, self._named_bytes - there_before))
 
     def leaves(self, first: int, num_bytes: int) -> None:
@@ -155,8 +156,9 @@ def _of_kind(found: Mapping[int | None, int], kind: int | None) -> int:
 
 def bytes_in_front(
     counted: Collection[int] = (), before: Mapping[int, StorageWeakRef] | None = None
-) -> tuple[int, int]:
-    """Bytes of the process that count nowhere: of what was there `before`, and of all else.
+) -> tuple[int, int, int]:
+    """Bytes of the process that count nowhere: of what was there `before`, of the parameters among
+    it, and of all else.
 
     Parameters
     ----------
@@ -178,7 +180,9 @@ def bytes_in_front(
         if place not in counted and place not in parts:
             (old if before and key_of(storage) in before else new)[place] = storage.nbytes()
     made = sum(size for place, size in new.items() if place not in old)
-    return sum(old.values()), made
+    trained = [it for it in tensors if type(it) is torch.nn.Parameter]
+    places = {storage.data_ptr() for storage in held_by_python(trained)}
+    return sum(old.values()), sum(old[it] for it in places if it in old), made
 
 
 def tensors_now() -> list[torch.Tensor]:
