@@ -53,6 +53,20 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Leave what the tests of a file have left behind out of the collections of the next files.
+
+    Graphs, compiled code and caches are a million objects by the end. What looks for tensors of the
+    process collects garbage and visits each object, some ten times a test.
+    """
+    done = yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return done
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Let a worker that is done take tests from another: some take as long as hundreds do."""

@@ -84,7 +84,7 @@ def test_a_refusal_names_a_budget_with_room_for_the_whole_history():
 def test_all_that_is_there_in_a_closure_is_counted(search):
     """What a running step has made is not in the optimizer's own table yet."""
     gc.collect()
-    gc.freeze()  # what other tests have left is looked at no more
+    gc.freeze()  # what other tests have left is looked at no more, here and later
     weight, seen = nn.Parameter(torch.ones(997)), []
     held = HeldState(DropInOptions(budget=1))
     held.see([weight])
@@ -100,11 +100,8 @@ def test_all_that_is_there_in_a_closure_is_counted(search):
         loss.backward()
         return loss
 
-    try:
-        for _ in range(3):
-            optimizer.step(closure)
-    finally:
-        gc.unfreeze()
+    for _ in range(3):
+        optimizer.step(closure)
     assert len(seen) > 9
     assert all(there <= counted for there, counted in seen)
     assert max(counted for _, counted in seen) <= 1.5 * max(there for there, _ in seen)
