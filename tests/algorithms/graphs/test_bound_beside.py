@@ -33,6 +33,7 @@ def test_few_moves_ask_for_little_of_the_bound(moves, work):
     assert search.bound.cuts.effort.work == pytest.approx(work)
 
 
+@pytest.mark.slow
 def test_what_is_proven_is_known_when_the_bound_is_joined():
     """Not before: how early the bound ends is chance."""
     graph = layered(40, seed=1)

@@ -64,7 +64,7 @@ def test_walkers_leave_a_peak_at_which_no_single_edit_helps():
     assert any(local_search(graph, budget, effort=0.7, seed=seed).feasible for seed in (1, 0))
 
 
-@pytest.mark.parametrize("order", ["fixed", "free"])
+@pytest.mark.parametrize("order", ["fixed", pytest.param("free", marks=pytest.mark.slow)])
 def test_counted_moves_are_reproducible(order):
     """With a thread and a number of moves, the same seed gives the same schedule and counts."""
     graph = wide_graph()

@@ -35,6 +35,7 @@ def test_one_sequence_a_device_by_default(capsys):
     assert capsys.readouterr().out == one
 
 
+@pytest.mark.slow
 def test_nothing_fits(capsys):
     """Exit code 1, and the least that would do."""
     assert run([*SMALL, "--global-batch", "2", "--mem", "1GB"]) == 1

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from tiers import slow_where
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -62,7 +63,7 @@ def captured(monkeypatch, meter):
     return capture_chain(model, inputs, nn.functional.mse_loss, rounds=0, ranks=TwoRanks()).chain
 
 
-@pytest.mark.parametrize("late_bytes", [64, 1088, 10**6])
+@pytest.mark.parametrize("late_bytes", slow_where([64, 1088, 10**6], lambda size: size != 1088))
 def test_what_is_held_too_long_now_and_then_is_in_no_size(monkeypatch, late_bytes):
     """Sizes and workspaces are those of readings in which nothing is late."""
     exact = captured(monkeypatch, StorageMeter())

@@ -137,6 +137,7 @@ def test_narrow_groups_fit_the_least_budget_of_the_ops():
     assert least(narrow) <= by_op < 1.2 * by_op < least(wide)
 
 
+@pytest.mark.slow
 def test_groups_of_middle_size_need_no_more_room_than_a_kernel():
     """So they are fewer than small ones, and none of them sets the least budget."""
     captured = captured_step(*convolutional())

@@ -41,6 +41,7 @@ def test_processes_serve_again_until_a_call_has_failed(monkeypatch):
     assert run_ranks(_look, 2, "alone")[0][0] != run_ranks(_look, 2, "alone")[0][0]
 
 
+@pytest.mark.slow
 def test_processes_of_a_call_have_served_the_same_calls(monkeypatch):
     """After a failed call, and after calls of other numbers of ranks, none is mixed with others."""
     monkeypatch.delenv(ONCE, raising=False)

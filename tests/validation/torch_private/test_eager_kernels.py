@@ -72,7 +72,7 @@ class Shrinks(nn.Module):
         return of_one + of_several
 
 
-@pytest.mark.parametrize("way", ["op", "backend"])
+@pytest.mark.parametrize("way", ["op", pytest.param("backend", marks=pytest.mark.slow)])
 def test_shrinking_and_margins_are_their_kernels(way):
     """To the bit, and without the masks that the rules would save."""
     torch.manual_seed(0)

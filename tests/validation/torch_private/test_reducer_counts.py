@@ -27,6 +27,7 @@ def _counted(rank):
     return [*found, sorted(reached), counts_passes(wrapper)]
 
 
+@pytest.mark.slow
 def test_passes_of_the_first_step_are_counted():
     """Of a static graph alone; they are noted by the number of each parameter that they reach."""
     assert run_ranks(_counted, 1) == [[True, False, [], [0, 1], [0, 1], False]]

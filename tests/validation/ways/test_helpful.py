@@ -20,6 +20,7 @@ def refusal(model, inputs, loss, budget, **options):
     return error.value
 
 
+@pytest.mark.slow
 def test_micro_batches_are_offered_where_they_fit_alone():
     """Just below the least of the whole batch they fit; below what parameters take, nothing."""
     torch.manual_seed(0)

@@ -38,6 +38,7 @@ def test_a_plan_that_measures_above_is_tightened(monkeypatch, uncompiled):
     assert planned.measured_bytes == seen[-1] + 500 <= module.budget_bytes
 
 
+@pytest.mark.slow
 def test_what_cannot_be_kept_is_refused(monkeypatch, uncompiled):
     model, inputs, loss = gated(2)
     measuring(monkeypatch, 10**9)

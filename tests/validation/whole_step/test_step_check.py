@@ -130,7 +130,7 @@ def measured_comparisons(monkeypatch):
     return peaks
 
 
-@pytest.mark.parametrize("door", ["whole", "in place"])
+@pytest.mark.parametrize("door", ["whole", pytest.param("in place", marks=pytest.mark.slow)])
 def test_a_plan_is_compared_within_its_budget(monkeypatch, door):
     """A device that holds the budget alone has no room for what the plain step keeps."""
     torch._dynamo.reset()

@@ -69,6 +69,7 @@ def test_what_leaves_no_choice_has_no_such_line(call, graph, more):
     assert "another order" not in out
 
 
+@pytest.mark.slow
 def test_what_an_allocator_reserves_is_not_compared_with_an_order(call, graph):
     """The bytes of an order are those of its tensors: another one needs less, and reserves more."""
     code, _, err = call("--mem", str(int(0.995 * _peak(graph))), "--allocator", "best-fit")
@@ -84,6 +85,7 @@ def test_a_plan_without_recomputation_has_no_such_line(call, graph):
     assert "another order" not in out
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_least_of_a_free_order_is_named(call):
     """A budget that a plan in a free order does meet."""
     code, _, err = call("--mem", "20%")

@@ -11,7 +11,9 @@ from schedsim.cli.app import run
 @pytest.mark.parametrize(
     "more",
     [
-        ["--devices", "8", "--mem", "8GB", "--global-batch", "24"],  # ZeRO 2
+        pytest.param(  # ZeRO 2
+            ["--devices", "8", "--mem", "8GB", "--global-batch", "24"], marks=pytest.mark.slow
+        ),
         ["--devices", "4", "--mem", "20GB", "--pipeline", "2", "--device", "a100-80gb"],
         ["--devices", "2", "--mem", "60GB", "--flash", "3", "--compile", "--torch", "2.8"],
         ["--devices", "4", "--mem", "60GB", "--state", "megatron", "--regather", "--host-mem", "0"],
