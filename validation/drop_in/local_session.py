@@ -354,6 +354,10 @@ class LocalSession(Session):
         error.args = (error.message,)
         raise error
 
+    def note_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """A backward half gives these `gradients` to the arguments of its part."""
+        self._added.gave(gradients)
+
     def backward_ends(
         self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
     ) -> None:
