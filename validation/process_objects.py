@@ -36,11 +36,12 @@ def _found(fits: Callable[[type, type], bool], kind: type) -> list[Any]:
     found: list[Any] = []
     now: list[list[Any]] = []
     fitting = map(fits, map(type, chain.from_iterable(now)), repeat(kind))
-    steps = (
+    steps: tuple[Callable[[], Any], ...] = (
         partial(now.extend, map(gc.get_objects, (None,))),
         partial(found.extend, compress(chain.from_iterable(now), fitting)),
         now.clear,
         partial(deque, fitting, 0),  # to its end, where it lets go
     )
-    deque(map(operator.call, steps), 0)
+    run: Callable[[Callable[[], Any]], Any] = operator.call
+    deque(map(run, steps), 0)
     return found

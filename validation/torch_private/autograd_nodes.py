@@ -37,10 +37,10 @@ def when_whole(
     Of those `parameters`, by their ids, to which the node gives gradients whose backward runs now.
     Those with hooks of their own are left out, as these may return another gradient.
     """
-    node = torch._C._current_autograd_node()
+    node: Any = torch._C._current_autograd_node()
     found = []
     for source, _ in node.next_functions if node is not None else ():
-        parameter = getattr(source, "variable", None)
+        parameter: Any = getattr(source, "variable", None)
         if id(parameter) in parameters and not parameter._backward_hooks:
             found.append(source.register_prehook(lambda given: action(given[0])))
     return found

@@ -116,8 +116,8 @@ class AddedGradients:
         self._tell(
             f"{name} reads a parameter several times, and gives the sum of its gradients, which is "
             "added to those of code outside of it, as of a penalty in the loss; the plain step "
-            "adds one after the other: such steps are the plain ones within rounding. Where that code "
-            "runs in front of the forward, its gradients are added last, and steps are the same"
+            "adds one after the other: such steps are the plain ones within rounding. Where that "
+            "code runs in front of the forward, its gradients are added last, as in the plain step"
         )
 
     def _forget(self) -> None:
