@@ -319,6 +319,7 @@ def test_a_comparison_that_takes_the_memory_of_the_plain_step_says_so(batch, mon
     assert "not the budget's: because" in schedsim.drop_in_report(model)
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_compared_between_two_forwards_leaves_the_first_one_its_backward():
     """Adversarial training in evaluation mode: batch norms save buffers, which a comparison puts
     back as they were, and torch counted that as a write."""
@@ -332,5 +333,5 @@ def test_a_graph_that_is_compared_between_two_forwards_leaves_the_first_one_its_
         moved = (x + 0.1).requires_grad_()
         loss = (call(moved) * call(x)).sum()
         found.append(torch.autograd.grad(loss, moved)[0])
-    assert session_in(model).num_compared == 1
+    assert session_in(model).num_compared == 2  # each forward's: the second has no gradient to give
     assert torch.equal(*found)
