@@ -19,7 +19,7 @@ from ..dry_cuda import has_values
 from ..guards.recording import python_generators, restore_python_generators
 from ..guards.saved_elsewhere import copied_aside, copied_elsewhere
 from ..torch_private.module_tables import AnyBatchNorm, buffers_of
-from ..torch_private.storage_refs import DataPlaces, share_of
+from ..torch_private.storage_refs import DataPlaces, share_of, unseen_writes
 
 Source = str | torch.Generator
 """A device, for its default generator; `PYTHON`; or a generator of a module's own."""
@@ -192,7 +192,10 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
         for name, buffer in buffers_of(module).items()
         if buffer is not None
     ]
-    places = DataPlaces([buffer for _, _, buffer, _ in saved])
+    buffers = [buffer for _, _, buffer, _ in saved]
+    places = DataPlaces(buffers)
+    # They end as they began: an earlier forward that saved one for its backward need not know.
+    ends.enter_context(unseen_writes(buffers))
     held = [
         (value, value.get_state())
         for root in roots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -231,6 +232,8 @@ class LocalSession(Session):
         kept = part.cost(number, binding).kept_bytes
         shared = self._step.calls.shared_bytes(part.inputs_among(arguments), self._step.given)
         call = PartCall(key, part, binding, number, kept, shared)
+        if self._step.calls.is_open and self._step.thread != threading.get_ident():
+            self._say_threads()
         if self._recorder.is_on or key not in self.plans.known.numbers:
             fixed = (arguments[i] for i in part.fixed_positions)
             places = [t.data_ptr() for t in fixed if isinstance(t, torch.Tensor)]
@@ -354,6 +357,10 @@ class LocalSession(Session):
         error.args = (error.message,)
         raise error
 
+    def note_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """A backward half gives these `gradients` to the arguments of its part."""
+        self._added.gave(gradients)
+
     def backward_ends(
         self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
     ) -> None:
@@ -429,6 +436,7 @@ class LocalSession(Session):
             self._has_traced = False
             gc.collect()
         num_ended, member = records_ended(), self._resident.member
+        self._step.thread = threading.get_ident()
         close_all()
         self._tell_refusals()
         if may_start is None:
@@ -460,6 +468,8 @@ class LocalSession(Session):
             self._put_off(error)
         self._look_behind()
         self._compare_budgets()
+        if member.runs_in_threads:
+            self._say_threads()
         wanted = turns.is_missing or known.is_longest(key, binding)
         wanted = wanted or turns.looks_at_kind(known.is_new(kind))
         wanted = wanted or turns.looks_at_passing(known.wants_passing)
@@ -541,6 +551,18 @@ class LocalSession(Session):
                 f"this model's budget is {mine}, and another one's {format_bytes(larger)}: both "
                 "bound the memory of the process, and each is kept in the steps of its own model "
                 f"alone; budget={self.budget_bytes} for both keeps {mine}",
+                PlainStepWarning,
+            )
+
+    def _say_threads(self) -> None:
+        """Say that models are trained at once, in several threads; once."""
+        if not self.is_rehearsing:
+            self._tell(
+                "a forward begins while a step by another thread waits for its backward: what "
+                "either takes is measured as the other's, so that steps may exceed the budget, "
+                "and torch's profiler, which measures them, may end the process; let one step at "
+                "a time run, as by a threading.Lock from the forward to the optimizer's step, or "
+                "train in processes",
                 PlainStepWarning,
             )
 

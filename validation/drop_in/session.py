@@ -415,6 +415,9 @@ class Session(ABC):
     ) -> None:
         """The backward half of a call of `part` is about to run, with the gradients `given`."""
 
+    def note_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:  # noqa: B027
+        """A backward half gives these `gradients` to the arguments of its part."""
+
     def backward_ends(
         self, header: torch.Tensor, gradients: Callable[[], list[torch.Tensor]]
     ) -> None:

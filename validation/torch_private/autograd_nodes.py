@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 
 def sequence_number() -> int:
@@ -26,6 +27,23 @@ def gradient_place(tensor: torch.Tensor) -> tuple[int, int]:
     if node is None:
         return -1, id(tensor)
     return int(node._sequence_nr()), int(tensor.output_nr)
+
+
+def when_whole(
+    parameters: Collection[int], action: Callable[[torch.Tensor], None]
+) -> list[RemovableHandle]:
+    """Call `action` with the gradients that the running backward adds to `.grad`, once each.
+
+    Of those `parameters`, by their ids, to which the node gives gradients whose backward runs now.
+    Those with hooks of their own are left out, as these may return another gradient.
+    """
+    node: Any = torch._C._current_autograd_node()
+    found = []
+    for source, _ in node.next_functions if node is not None else ():
+        parameter: Any = getattr(source, "variable", None)
+        if id(parameter) in parameters and not parameter._backward_hooks:
+            found.append(source.register_prehook(lambda given: action(given[0])))
+    return found
 
 
 def function_of(context: object) -> type | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
@@ -11,6 +10,8 @@ import torch
 import torch._dynamo.eval_frame
 from torch import nn
 
+from ..process_objects import objects_of, objects_within
+
 
 def options_given(backend: Callable[..., Any]) -> list[Mapping[str, Any]]:
     """The options of all that `torch.compile` was given for `backend`.
@@ -18,7 +19,7 @@ def options_given(backend: Callable[..., Any]) -> list[Mapping[str, Any]]:
     Dynamo keeps them where what was compiled is gone. O(objects of the process).
     """
     kind = torch._TorchCompileWrapper
-    found = [it for it in gc.get_objects() if type(it) is kind and it.compiler_fn is backend]
+    found = [it for it in objects_of(kind) if it.compiler_fn is backend]
     return [it.kwargs["options"] for it in found if "options" in it.kwargs]
 
 
@@ -28,9 +29,8 @@ def modules_given(backend: Callable[..., Any]) -> list[tuple[Mapping[str, Any], 
     Modules that a compiled function calls are not known. O(objects of the process).
     """
     kind = torch._dynamo.eval_frame.OptimizedModule
-    modules = [it for it in gc.get_objects() if issubclass(type(it), nn.Module)]
     found = list[tuple[Mapping[str, Any], nn.Module]]()
-    for module in modules:
+    for module in objects_within(nn.Module):
         its = vars(module)
         if isinstance(module, kind):
             given, callbacks = module._orig_mod, [module.dynamo_ctx.callback]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerAction
+
+from ..process_objects import objects_within
 
 _calls: Any = torch.autograd.profiler  # where torch's profilers find what they call
 _is_ready = False  # whether another profiler was made ready, as in its warm-up, and has not begun
@@ -56,7 +57,7 @@ def watch_other_profilers(before: Callable[[], object]) -> None:
         return enable(*args, **kwargs)
 
     _calls._prepare_profiler, _calls._enable_profiler = prepare_other, enable_other
-    there = (it for it in gc.get_objects() if issubclass(type(it), torch.profiler.profile))
+    there = objects_within(torch.profiler.profile)
     _is_ready = any(it.current_action is ProfilerAction.WARMUP for it in there)
 
 

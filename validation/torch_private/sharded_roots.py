@@ -7,7 +7,6 @@ them what is called here.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import weakref
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from torch.distributed import is_available, is_initialized
 
 from schedsim.errors import UnsupportedError
 
+from ..process_objects import objects_within
 from .sharded_groups import is_sharded, state_of, states
 
 Begins = Callable[[Any], None]
@@ -62,7 +62,7 @@ def modules_of_roots() -> set[int]:
     """The ids of all modules inside of sharded ones, and of these. O(objects of the process)."""
     if not (is_available() and is_initialized()):
         return set()
-    found = [it for it in gc.get_objects() if issubclass(type(it), nn.Module) and is_sharded(it)]
+    found = [it for it in objects_within(nn.Module) if is_sharded(it)]
     return {id(module) for root in found for module in root.modules()}
 
 

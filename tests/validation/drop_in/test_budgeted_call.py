@@ -317,3 +317,21 @@ def test_a_comparison_that_takes_the_memory_of_the_plain_step_says_so(batch, mon
     ):
         model(batch[0])["hidden"].sum().backward()
     assert "not the budget's: because" in schedsim.drop_in_report(model)
+
+
+@pytest.mark.slow
+def test_a_graph_that_is_compared_between_two_forwards_leaves_the_first_one_its_backward():
+    """Adversarial training in evaluation mode: batch norms save buffers, which a comparison puts
+    back as they were, and torch counted that as a write."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Tanh()).eval()
+    x = torch.randn(16, 8)
+    plain = copy.deepcopy(model)
+    schedsim.rematerialize(model, x, "1MiB", in_place=True, effort=0.1)
+    found = []
+    for call in (plain, model):
+        moved = (x + 0.1).requires_grad_()
+        loss = (call(moved) * call(x)).sum()
+        found.append(torch.autograd.grad(loss, moved)[0])
+    assert session_in(model).num_compared == 2  # each forward's: the second has no gradient to give
+    assert torch.equal(*found)

@@ -11,6 +11,7 @@ from schedsim.validation.torch_private.autograd_nodes import (
     node_of_graph,
     saved_by,
     sequence_number,
+    when_whole,
 )
 
 
@@ -87,3 +88,29 @@ def test_hooks_for_saved_tensors_are_seen_while_they_hold():
     with torch.autograd.graph.save_on_cpu():
         assert has_saving_hooks()
     assert not has_saving_hooks()
+
+
+def test_the_whole_gradient_of_a_parameter_is_seen_from_the_node_that_gives_a_part_of_it():
+    """Not that of one with a hook, nor of one that another node gives gradients."""
+    one, two, three = (torch.ones(2, requires_grad=True) for _ in range(3))
+    two.register_hook(lambda gradient: gradient * 2)
+    seen = []
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a + b
+
+        @staticmethod
+        def backward(ctx, given):
+            handles.extend(when_whole({id(one), id(two), id(three)}, seen.append))
+            return given, given
+
+    handles = []
+    (Sum.apply(one, two) + 3 * one + three).sum().backward()
+    assert [it.tolist() for it in seen] == [[4, 4]]
+    for handle in handles:
+        handle.remove()
+    (one * 2).sum().backward()
+    assert len(seen) == 1
+    assert when_whole({id(one)}, seen.append) == []

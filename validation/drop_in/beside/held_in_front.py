@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ...measure.storage import bytes_by_place
+from ...process_objects import objects_of
 from ...torch_private.autograd_nodes import is_of_graph, saved_by, sequence_number
 from ...torch_private.storage_refs import (
     StorageWeakRef,
@@ -169,7 +170,7 @@ def bytes_in_front(
 
     Notes
     -----
-    O(objects of the process): 0.1 s for 370,000 of them. Nothing is unpacked, and no hook runs.
+    O(objects of the process): 0.8 s for 3,000,000 of them. Nothing is unpacked, and no hook runs.
     """
     old: dict[int, int] = {}
     tensors = tensors_now()
@@ -187,7 +188,7 @@ def bytes_in_front(
 
 def tensors_now() -> list[torch.Tensor]:
     """All tensors that Python holds, whose bytes are theirs. O(objects of the process)."""
-    return [it for it in gc.get_objects() if type(it) in _PLAIN]
+    return objects_of(*_PLAIN)
 
 
 def held_by_python(tensors: Iterable[torch.Tensor]) -> Iterator[torch.UntypedStorage]:

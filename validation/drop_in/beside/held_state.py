@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from torch.optim.optimizer import (
 from ...measure import storage_bytes
 from ...measure.allocator import close_waiting
 from ...measure.storage import bytes_by_place
+from ...process_objects import objects_within
 from ...ranks.buckets import bucket_bytes_now
 from ...torch_private.graph_tasks import in_backward
 from ...torch_private.loaded_optimizers import when_given_state
@@ -167,10 +167,8 @@ class HeldState:
         """
         if not self._has_looked:
             self._has_looked = True
-            kind = torch.optim.Optimizer
             # Those that are not made whole yet, as in a constructor, have no groups.
-            found = [it for it in gc.get_objects() if issubclass(type(it), kind)]
-            for optimizer in found:
+            for optimizer in objects_within(torch.optim.Optimizer):
                 if "param_groups" not in vars(optimizer) or self.device_of(optimizer) is None:
                     continue
                 self._see_trained(optimizer)

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import torch
 
+from ...process_objects import objects_of
 from ..parts.output_uses import Result, alive_bytes, results_of
 
 
@@ -71,8 +72,8 @@ class MadeBetween:
 def _tensors_at(places: Container[int]) -> tuple[Result, ...]:
     """The tensors of the process whose storages are at these addresses of the CPU."""
     found = []
-    for one in gc.get_objects():
-        if type(one) is not torch.Tensor or one.layout is not torch.strided or not one.is_cpu:
+    for one in objects_of(torch.Tensor):
+        if one.layout is not torch.strided or not one.is_cpu:
             continue
         with suppress(RuntimeError, NotImplementedError):  # it stands for others in a transform
             if one.untyped_storage().data_ptr() in places:

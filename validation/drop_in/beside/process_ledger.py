@@ -94,6 +94,13 @@ class Member:
         """The numbers of those whose backward may still come."""
         return frozenset(it.number for it in self.others() if it.step.calls.is_open)
 
+    @property
+    def runs_in_threads(self) -> bool:
+        """Whether a step of another one, by another thread, waits for its backward."""
+        thread = self.step.thread
+        opened = (it for it in self.others() if it.step.calls.is_open)
+        return any(it.step.thread != thread for it in opened)
+
     # -- what their open steps keep ---------------------------------------------------------------
 
     def left_bytes(self) -> int:

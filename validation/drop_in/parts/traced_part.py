@@ -378,6 +378,7 @@ class TracedPart(PlannedPart):
                 found[at] = None
         if part is not self:
             self._count(part)
+        self.session.note_gradients(found)
         self.session.backward_ends(header, lambda: part.code.of_inputs(found))
         return found
 

@@ -26,6 +26,8 @@ class PresentStep:
         Whether the step ran what no later one will.
     replaced
         Indices of parts of which it was the last step, and of those that later ones run instead.
+    thread
+        The number of the thread in which its first part runs.
     """
 
     calls: StepCalls = field(default_factory=StepCalls)
@@ -34,6 +36,7 @@ class PresentStep:
     made_before: int = 0
     is_spoiled: bool = False
     replaced: dict[int, int] = field(default_factory=dict)
+    thread: int = 0
 
     @property
     def tells_bytes(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -120,3 +122,31 @@ def test_what_no_plan_counts_is_named_by_the_refusals_of_all(two):
     assert mine.most_uncounted_bytes() == 0
     its.uncounted_bytes = 700
     assert mine.most_uncounted_bytes() == its.most_uncounted_bytes() == 700
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_two_models_that_are_trained_at_once_by_two_threads_are_told_of(num_threads, is_shared):
+    """By one thread in turn nothing is said. Models may share a session, with the same options."""
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)]
+    options = [
+        {"budget": "1MiB", "effort": 0.1, "extra_bytes": 0 if is_shared else i} for i in (0, 1)
+    ]
+    pairs = zip(models, options, strict=True)
+    calls = [torch.compile(it, backend="schedsim", options=own) for it, own in pairs]
+    x = torch.randn(4, 8)
+    pools = [ThreadPoolExecutor(1) for _ in range(num_threads)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        losses = [
+            pools[i % num_threads].submit(lambda call=call: call(x).sum()).result()
+            for i, call in enumerate(calls)
+        ]
+        for i, loss in enumerate(losses):
+            pools[i % num_threads].submit(loss.backward).result()
+    for pool in pools:
+        pool.shutdown()
+    told = [it for it in said if "by another thread" in str(it.message)]
+    assert len(told) == (num_threads == 2)

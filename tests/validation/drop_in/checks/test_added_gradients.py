@@ -150,3 +150,35 @@ def test_a_result_that_several_graphs_read_gets_the_plain_gradient_or_a_line_say
     assert same == [True, True, num_reads == 1] * 2
     assert len(lines) == (num_reads > 1)
     assert not lines or "a result of another graph several times" in lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", ["in place", "backend"])
+@pytest.mark.parametrize(("make", "is_told"), [(Tied, True), (Once, False)])
+def test_a_penalty_beside_the_graph_gets_the_plain_gradient_or_a_line_says_so(make, is_told, door):
+    """As of the weights' distance from those of a task before; not without one, and once."""
+    torch.manual_seed(0)
+    plain, words = make(), torch.arange(128).remainder(40)
+    model = copy.deepcopy(plain)
+    torch._dynamo.reset()
+    num_lines, same = [], []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if door == "backend":
+            call = torch.compile(model, backend="schedsim", options={"budget": "1MB"})
+        else:
+            call = schedsim.rematerialize(model, words, "1MB", in_place=True, effort=0.2)
+        for factor in (0.0, 0.0, 0.3, 0.3):
+            for of, its in ((plain, plain), (model, call)):
+                of.zero_grad()
+                loss = its(words).square().mean()
+                if factor:
+                    loss = loss + factor * sum((p - 0.3).square().sum() for p in of.parameters())
+                loss.backward()
+            pairs = zip(plain.parameters(), model.parameters(), strict=True)
+            same.append(all(torch.equal(a.grad, b.grad) for a, b in pairs))
+            num_lines.append(len([it for it in said if it.category is RoundingWarning]))
+    assert same == [True, True, not is_told, not is_told]
+    assert num_lines == [0, 0, is_told, is_told]
+    lines = [str(it.message) for it in said if it.category is RoundingWarning]
+    assert not is_told or "as of a penalty in the loss" in lines[0]
