@@ -579,6 +579,7 @@ class LocalSession(Session):
             is_measured=self._recorder.turns.is_missing,
             is_known=bool(self.plans.known.records),
             but_bytes=self._resident.unwatched_bytes(self.budget_bytes),
+            dropped=self._held.dropped_gradients(),
         )
         self._held.in_front_bytes = self._in_front.seen_after(self._last_first)
         peak, budget = max(self.peak_bytes or 0, self._first_peak), self.budget_bytes

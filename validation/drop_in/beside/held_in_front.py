@@ -80,6 +80,7 @@ class HeldInFront:
         is_measured: bool,
         is_known: bool = True,
         but_bytes: int = 0,
+        dropped: Collection[int] = (),
     ) -> int:
         """A step begins: look, if there may be something new; by how much it is more than counted.
 
@@ -98,6 +99,8 @@ class HeldInFront:
             its loss. Before, graphs count alone.
         but_bytes
             Bytes among what is found that count elsewhere, at addresses that nobody knows.
+        dropped
+            Keys of storages that have counted elsewhere, and do not any more: no data set.
         """
         self._num_steps += 1
         self._num_known += is_known
@@ -107,7 +110,9 @@ class HeldInFront:
         # Autograd has made nodes since the last backward: of a graph that waits for its own.
         has_nodes = self._num_nodes != sequence_number()
         wanted = wanted or (has_nodes and self._num_looks < most)
-        if self._is_ignored or not wanted:
+        for key in dropped:
+            self._before.pop(key, None)
+        if self._is_ignored or not (wanted or dropped):
             return 0
         self._num_looks += 1
         found = max(0, self._bytes_now(counted(), is_known) - but_bytes)

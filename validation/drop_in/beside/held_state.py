@@ -21,6 +21,7 @@ from ...measure.storage import bytes_by_place
 from ...ranks.buckets import bucket_bytes_now
 from ...torch_private.graph_tasks import in_backward
 from ...torch_private.process_groups import active_wrapper
+from ...torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, weakly
 from ...whole_step.resident_state import resident_state
 from ...whole_step.stepped_optimizers import (
     found_with_state,
@@ -122,6 +123,7 @@ class HeldState:
         self._looked_at: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
         self._looked_at = weakref.WeakKeyDictionary()
         self._has_looked = False
+        self._last_gradients: dict[int, StorageWeakRef] = {}
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count `tensors`, parameters and buffers, from now on, and the buckets of a wrapper."""
@@ -206,6 +208,16 @@ class HeldState:
     def present_gradients(self) -> list[torch.Tensor]:
         """The gradients at present."""
         return [it for t in self._alive() if t.is_leaf and (it := t.grad) is not None]
+
+    def dropped_gradients(self) -> list[int]:
+        """A step begins: the keys of storages of gradients that are there and are none any more.
+
+        As of a flat buffer of which they were views, and which the loop keeps without them.
+        """
+        plain = (it for it in self.present_gradients() if it.layout is torch.strided)
+        now = {storage_key(it): weakly(it) for it in plain if type(it) in _PLAIN}
+        before, self._last_gradients = self._last_gradients, now
+        return [it for it, ref in before.items() if it not in now and not is_gone(ref)]
 
     def gradients(self) -> dict[int, int]:
         """Bytes of the gradients at present, by their addresses."""

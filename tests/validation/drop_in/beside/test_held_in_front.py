@@ -328,6 +328,18 @@ def test_what_counts_elsewhere_at_unknown_addresses_counts_once():
     del made
 
 
+def test_what_has_counted_elsewhere_is_looked_at_and_no_data_set():
+    """As a flat buffer of gradients that was there when the model got its budget."""
+    there = torch.zeros(1000)
+    front = HeldInFront(0)
+    for _ in range(2):
+        front.look(None, set, 0, is_measured=False)
+    first = front.most_bytes
+    key = held_in_front.key_of(there.untyped_storage())
+    assert front.look(None, set, 0, is_measured=False, dropped=[key]) == 4000
+    assert front.most_bytes == first + 4000
+
+
 class Student(nn.Module):
     """Its layers are watched by hooks."""
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from schedsim.validation.drop_in.beside.held_state import HeldState, may_record  # noqa: E402
 from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
 from schedsim.validation.measure.allocator import close_later  # noqa: E402
+from schedsim.validation.torch_private.storage_refs import storage_key  # noqa: E402
 from schedsim.validation.whole_step import stepped_optimizers  # noqa: E402
 
 
@@ -128,6 +129,22 @@ def test_states_of_optimizers_that_step_within_backward_are_known():
     model(torch.ones(1, 10)).sum().backward()
     assert held.in_backward_bytes == 2 * 400 + 4
     handle.remove()
+
+
+def test_a_flat_buffer_that_holds_gradients_no_more_is_told_apart():
+    """It counted as gradients, and the loop keeps it; gradients that are gone are none of it."""
+    model = torch.nn.Linear(10, 10)
+    held, flat = HeldState(DropInOptions(budget=1)), torch.zeros(110)
+    held.see(model.parameters())
+    model.weight.grad, model.bias.grad = flat[:100].view(10, 10), flat[100:]
+    assert held.dropped_gradients() == []
+    assert held.dropped_gradients() == []
+    model.zero_grad()
+    assert held.dropped_gradients() == [storage_key(flat)]
+    model(torch.ones(1, 10)).sum().backward()
+    assert held.dropped_gradients() == []
+    model.zero_grad()
+    assert held.dropped_gradients() == []
 
 
 def test_no_record_begins_in_a_closure_after_one_was_closed():
