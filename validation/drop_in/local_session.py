@@ -43,6 +43,9 @@ from .records.step_record import Key, StepKind
 from .records.step_recorder import StepReading
 from .session import Session
 
+_MOST_UNLEARNT = 4
+"""Records that are left out because optimizers have made states in them."""
+
 
 class LocalSession(Session):
     """The state that the parts of such steps share.
@@ -88,8 +91,12 @@ class LocalSession(Session):
         self._sees_at_end = False  # whether the running backward ends with a look at the outputs
         self._has_traced = False  # whether graphs have come since a step began
         self._bytes_at_start = 0  # beside the measured step, as it began
+        self._unseen_at_start = 0  # of them, results of earlier steps that go before a backward
+        self._states_at_start = 0  # of optimizers that step within backwards
+        self._num_unlearnt = 0  # records of steps in which such states were made
         self._follows = False  # whether another step of the loop has run before it
         self._first_peak = 0  # of a step that no plan was made for, until the next one begins
+        self._front_at_start = 0  # held in front of the measured step, as far as it was known
         self._front_peak = 0  # of its forward, while all was there that the step before has left
         self._most_put_off = 0  # bytes of steps whose refusal was put off
         # What replaces others, and has not run yet, with these.
@@ -480,6 +487,9 @@ class LocalSession(Session):
         if self._recorder.is_on:
             now = known.resident.now
             self._bytes_at_start = now.resident_bytes + now.passing_bytes
+            self._unseen_at_start = max(0, now.passing_bytes - self._resident.watched_bytes)
+            self._states_at_start = self._held.in_backward_bytes
+            self._front_at_start = self._held.in_front_bytes
             self._follows = self._last_first is not None
             self._behind.begin()
             self._watch_what_may_go(part, arguments)
@@ -590,8 +600,10 @@ class LocalSession(Session):
             few_bytes_of(self.budget_bytes),
             is_measured=self._recorder.turns.is_missing,
             is_known=bool(self.plans.known.records),
+            but_bytes=self._resident.unwatched_bytes(self.budget_bytes),
+            dropped=self._held.dropped_gradients(),
         )
-        self._held.in_front_bytes = self._in_front.bytes_after(self._last_first)
+        self._held.in_front_bytes = self._in_front.seen_after(self._last_first)
         peak, budget = max(self.peak_bytes or 0, self._first_peak), self.budget_bytes
         self._first_peak = 0
         if more and peak and budget is not None and peak + more > budget:
@@ -746,6 +758,9 @@ class LocalSession(Session):
             return
         if not self.is_rehearsing:
             self._tell_unmeasured(reading)
+        if self._has_made_states():
+            self._recorder.turns.is_missing = True
+            return
         uses: dict[PlannedPart, OutputUse] = {}
         for call in calls.rows:
             if call.use is None and not call.is_done:  # no gradient came for any output
@@ -757,6 +772,16 @@ class LocalSession(Session):
                 self.plans.plan_anew()
         met = [(call.key, call.use) for call in calls.rows if call.use is not None]
         self._recorder.turns.learn(met, alone=self.plans.learn(reading.record))
+
+    def _has_made_states(self) -> bool:
+        """Whether the code of a measured step has made states of optimizers, in its backward.
+
+        They are resident from then on: a plan by that record would count them twice. A few such
+        records are left out; states that grow in each step are part of the code.
+        """
+        has_made = self._held.in_backward_bytes > self._states_at_start
+        self._num_unlearnt += has_made
+        return has_made and self._num_unlearnt <= _MOST_UNLEARNT
 
     def _tell_unmeasured(self, reading: StepReading) -> None:
         """Say so where a step that no plan was made for has taken more than the budget.
@@ -770,7 +795,9 @@ class LocalSession(Session):
         if self.plans.is_lifted or all(it in known.numbers for it in reading.record.keys):
             return
         before = self._bytes_at_start + calls.rows[0].shared_bytes - reading.made_before
-        self._first_peak = peak = before + reading.top_bytes
+        late = before - (self._unseen_at_start if known.passes else 0)
+        peak = max(before + reading.early_top_bytes, late + reading.top_bytes)
+        self._first_peak = peak
         if peak > self.budget_bytes:
             self._tell(
                 f"first steps have taken up to {format_bytes(peak)}, more than the budget: what "
@@ -783,10 +810,11 @@ class LocalSession(Session):
     def _tell_made(self, budget_bytes: int) -> None:
         """Say so where a first step exceeded it by what the loop had made in the one before it."""
         peak, made = self._front_peak, self._resident.made.num_bytes
+        more = made + max(0, self._held.in_front_bytes - self._front_at_start)
         self._front_peak = 0
-        if peak and peak + made > budget_bytes:
+        if peak and made and peak + more > budget_bytes:
             self._tell(
-                f"first steps have taken up to {format_bytes(peak + made)}, more than the budget: "
+                f"first steps have taken up to {format_bytes(peak + more)}, more than the budget: "
                 f"{format_bytes(made)} are what the loop makes between forward and backward, and "
                 "holds through the next forward, which is not known before a step is measured",
                 PlainStepWarning,

@@ -62,7 +62,8 @@ class HeldInFront:
         self._num_steps = self._num_looks = self._num_known = 0
         self._num_nodes = -1  # of autograd as the last backward of a part ended
         self._is_ignored = False
-        self._found: dict[int | None, int] = {}
+        self._found: dict[int | None, int] = {}  # with room for a few more
+        self._seen: dict[int | None, int] = {}  # as it was
         self._left: dict[int | None, int] = {}
 
     def backward_ends(self) -> None:
@@ -79,6 +80,8 @@ class HeldInFront:
         *,
         is_measured: bool,
         is_known: bool = True,
+        but_bytes: int = 0,
+        dropped: Collection[int] = (),
     ) -> int:
         """A step begins: look, if there may be something new; by how much it is more than counted.
 
@@ -95,6 +98,10 @@ class HeldInFront:
         is_known
             Whether a step was measured, which tells what the next one finds of it for a moment, as
             its loss. Before, graphs count alone.
+        but_bytes
+            Bytes among what is found that count elsewhere, at addresses that nobody knows.
+        dropped
+            Keys of storages that have counted elsewhere, and do not any more: no data set.
         """
         self._num_steps += 1
         self._num_known += is_known
@@ -104,19 +111,22 @@ class HeldInFront:
         # Autograd has made nodes since the last backward: of a graph that waits for its own.
         has_nodes = self._num_nodes != sequence_number()
         wanted = wanted or (has_nodes and self._num_looks < most)
-        if self._is_ignored or not wanted:
+        for key in dropped:
+            self._before.pop(key, None)
+        if self._is_ignored or not (wanted or dropped):
             return 0
         self._num_looks += 1
-        found = self._bytes_now(counted(), is_known)
+        found = max(0, self._bytes_now(counted(), is_known) - but_bytes)
         planned = self.bytes_after(last)
         if found > planned:  # perhaps in a cycle, as of an error that was caught
             gc.collect()
-            found = self._bytes_now(counted(), is_known)
+            found = max(0, self._bytes_now(counted(), is_known) - but_bytes)
         # Losses that the loop collects are more in each step: no step is to be planned for them.
         is_few = found <= few_bytes
         room = room_for(found) if is_few else found + few_bytes
         if found > planned or last not in self._found:
             self._found[last] = max(room, self._found.get(last, 0))
+        self._seen[last] = max(found, self._seen.get(last, 0))
         return max(0, (room if is_few else found) - planned)
 
     def _bytes_now(self, counted: Collection[int], is_known: bool) -> int:
@@ -135,11 +145,16 @@ class HeldInFront:
             self._left[first] = max(num_bytes, self._left.get(first, 0))
 
     def bytes_after(self, last: int | None) -> int:
-        """The most bytes in front of a step, where the one before began with part `last`.
+        """Bytes to plan for in front of a step, where the one before began with part `last`.
 
-        Behind a kind of step that was not seen, the most of all.
+        The most so far, with room for a few more; behind a kind of step that was not seen, the most
+        of all.
         """
         return max(_of_kind(self._found, last), _of_kind(self._left, last))
+
+    def seen_after(self, last: int | None) -> int:
+        """The most of these bytes that were there, without the room: lines tell of no other."""
+        return max(_of_kind(self._seen, last), _of_kind(self._left, last))
 
     @property
     def most_bytes(self) -> int:
@@ -148,7 +163,7 @@ class HeldInFront:
 
     def ignore(self) -> None:
         """Count nothing from now on: it is no part of the budget."""
-        self._found, self._left, self._is_ignored = {}, {}, True
+        self._found, self._seen, self._left, self._is_ignored = {}, {}, {}, True
 
 
 def _of_kind(found: Mapping[int | None, int], kind: int | None) -> int:

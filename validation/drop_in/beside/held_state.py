@@ -20,16 +20,21 @@ from ...measure.storage import bytes_by_place
 from ...process_objects import objects_within
 from ...ranks.buckets import bucket_bytes_now
 from ...torch_private.graph_tasks import in_backward
-from ...torch_private.loaded_optimizers import when_given_state
 from ...torch_private.process_groups import active_wrapper
+from ...torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, weakly
 from ...whole_step.resident_state import resident_state
+from ...whole_step.stepped_optimizers import (
+    found_with_state,
+    state_changes,
+    stepped_optimizers,
+)
 from ..drop_in_options import DropInOptions
 from .closure_steps import bytes_in_step, growing_bytes
 
-_stepped: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-"""Optimizers, and how often their state has changed: by a step, or as it was loaded."""
 _stepping: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 """Optimizers whose step runs: it may call a closure, with forwards and backwards."""
+_in_backward: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+"""Optimizers that have stepped within a backward, as in hooks of their parameters' gradients."""
 _STEP_BYTES = 4  # of the count of steps that Adam keeps beside each parameter's averages
 _ADAM_COPIES = 2  # of a parameter, for the root of an average and what it is divided by
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -37,15 +42,10 @@ _within: set[str] = set()  # ranges of the profiler that began under a record wh
 
 
 def _note(optimizer: torch.optim.Optimizer, _arguments: Any, _keywords: Any) -> None:
-    _stepped[optimizer] = _stepped.get(optimizer, 0) + 1
     _stepping.discard(optimizer)
+    if in_backward():
+        _in_backward.add(optimizer)
     _within.clear()
-
-
-def _given_state(optimizer: torch.optim.Optimizer) -> None:
-    # A copy is told of before all of it is there.
-    if vars(optimizer).get("state") and "param_groups" in vars(optimizer):
-        _stepped[optimizer] = _stepped.get(optimizer, 0) + 1
 
 
 def _close(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -81,7 +81,6 @@ def may_record() -> bool:
 
 register_optimizer_step_pre_hook(_close)
 register_optimizer_step_post_hook(_note)
-when_given_state(_given_state)
 
 
 class StateBeside(Protocol):
@@ -124,6 +123,7 @@ class HeldState:
         self._looked_at: weakref.WeakKeyDictionary[torch.optim.Optimizer, int]
         self._looked_at = weakref.WeakKeyDictionary()
         self._has_looked = False
+        self._last_gradients: dict[int, StorageWeakRef] = {}
 
     def see(self, tensors: Iterable[torch.Tensor]) -> None:
         """Count `tensors`, parameters and buffers, from now on, and the buckets of a wrapper."""
@@ -173,8 +173,8 @@ class HeldState:
                     continue
                 self._see_trained(optimizer)
                 if vars(optimizer).get("state"):
-                    _stepped.setdefault(optimizer, 0)
-        for optimizer, num_steps in list(_stepped.items()):
+                    found_with_state(optimizer)
+        for optimizer, num_steps in state_changes():
             if self._looked_at.get(optimizer) != num_steps:
                 self._looked_at[optimizer] = num_steps
                 self._see_trained(optimizer)
@@ -207,13 +207,23 @@ class HeldState:
         """The gradients at present."""
         return [it for t in self._alive() if t.is_leaf and (it := t.grad) is not None]
 
+    def dropped_gradients(self) -> list[int]:
+        """A step begins: the keys of storages of gradients that are there and are none any more.
+
+        As of a flat buffer of which they were views, and which the loop keeps without them.
+        """
+        plain = (it for it in self.present_gradients() if it.layout is torch.strided)
+        now = {storage_key(it): weakly(it) for it in plain if type(it) in _PLAIN}
+        before, self._last_gradients = self._last_gradients, now
+        return [it for it, ref in before.items() if it not in now and not is_gone(ref)]
+
     def gradients(self) -> dict[int, int]:
         """Bytes of the gradients at present, by their addresses."""
         return bytes_by_place(self.present_gradients())
 
     def own_places(self) -> set[int]:
         """The addresses of parameters, buffers, gradients and states of optimizers."""
-        own = [it for it in list(_stepped) if any(map(self._knows, it.state))]
+        own = [it for it in stepped_optimizers() if any(map(self._knows, it.state))]
         states = bytes_by_place([dict(it.state) for it in own])
         return {*self.fixed_by_place(), *self.gradients(), *states}
 
@@ -268,7 +278,7 @@ class HeldState:
     @property
     def growing_bytes(self) -> int:
         """Bytes by which optimizers may still grow, as L-BFGS."""
-        known = [it for it in (*_stepped, *_stepping) if self.device_of(it) is not None]
+        known = [it for it in (*stepped_optimizers(), *_stepping) if self.device_of(it) is not None]
         return sum(growing_bytes(it) for it in dict.fromkeys(known))
 
     def device_of(self, optimizer: torch.optim.Optimizer) -> torch.device | None:
@@ -301,7 +311,7 @@ class HeldState:
         first. Not what each graph trains: one graph may run with the parameters of many layers.
         """
         # L-BFGS calls the model in its first step: what it will hold is `growing_bytes`.
-        known = [*_stepped, *(it for it in _stepping if growing_bytes(it))]
+        known = [*stepped_optimizers(), *(it for it in _stepping if growing_bytes(it))]
         groups = [group for optimizer in known for group in optimizer.param_groups]
         stepped = {id(parameter) for group in groups for parameter in group["params"]}
         return [t for t in self._trained() if id(t) not in stepped]
@@ -338,7 +348,7 @@ class HeldState:
         return [t for t in self._alive() if t.is_leaf and t.requires_grad]
 
     def _adam_copies(self, trained: list[torch.Tensor]) -> int:
-        own = [it for it in list(_stepped) if self.device_of(it) is not None]
+        own = [it for it in stepped_optimizers() if self.device_of(it) is not None]
         if any(it.defaults.get("fused") for it in own):
             return 0
         sizes = [t.nbytes for t in trained]
@@ -353,10 +363,16 @@ class HeldState:
     def _optimizer_bytes(self) -> int:
         return sum(self.optimizers().values())
 
+    @property
+    def in_backward_bytes(self) -> int:
+        """Bytes of the states of those optimizers that step within backwards."""
+        ids = {id(optimizer) for optimizer in list(_in_backward)}
+        return sum(size for it, size in self.optimizers().items() if it in ids) if ids else 0
+
     def optimizers(self) -> dict[int, int]:
         """Bytes of the states of optimizers that train what is counted here, by the id of each."""
         found_bytes: dict[int, int] = {}
-        for optimizer, num_steps in list(_stepped.items()):
+        for optimizer, num_steps in state_changes():
             known = self._counted.get(optimizer)
             if known is None or known.num_steps != num_steps:
                 own = any(self._knows(p) for p in optimizer.state)

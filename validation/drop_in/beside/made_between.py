@@ -64,6 +64,11 @@ class MadeBetween:
         return {it.place for it in self._watched if not it.is_gone}
 
     @property
+    def unwatched_bytes(self) -> int:
+        """Bytes that will be `unseen_bytes`, before `look` tells which of the watched count."""
+        return max(0, self.num_bytes - alive_bytes(self._watched))
+
+    @property
     def unseen_bytes(self) -> int:
         """Bytes of what the step before has left, beyond what is watched."""
         return self.num_bytes - alive_bytes(self._found)

@@ -119,6 +119,11 @@ class ResidentBytes:
             return found + unseen, 0
         return unseen, room_for(found)
 
+    def unwatched_bytes(self, budget_bytes: int | None) -> int:
+        """Bytes of results of the step before that count as it begins, wherever they are."""
+        is_few = self.made.num_bytes <= few_bytes_of(budget_bytes)
+        return 0 if is_few else self.made.unwatched_bytes
+
     def _counted_places(self) -> set[int]:
         return self._held.counted_places() | self.earlier.places()
 

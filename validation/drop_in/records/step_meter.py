@@ -84,6 +84,11 @@ class StepMeter:
         tops[at] = stretches[at].level + stretches[at].net_most
         return max(0, *tops)
 
+    def early_top_bytes(self, stretches: list[OutsideBytes]) -> int:
+        """The most of them until the first backward begins."""
+        at = self._in_front_of_backward(stretches)
+        return max(0, *(it.top for it in stretches[:at]), stretches[at].level + stretches[at].most)
+
     def front_top_bytes(self, stretches: list[OutsideBytes]) -> int:
         """The most of them while all that the step before has left is there still."""
         at = self._in_front_of_backward(stretches)

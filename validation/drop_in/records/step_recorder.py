@@ -35,8 +35,9 @@ class StepReading(NamedTuple):
         when the record ends.
     top_bytes
         The most bytes of the step before that code, beyond those at the start of the record.
-    front_top_bytes
-        The most of these while all that the step before has left is there still.
+    early_top_bytes, front_top_bytes
+        The most of these until the first backward begins, and while all that the step before has
+        left is there still.
     made_before
         Bytes of the inputs that are among them, because the record began before they were made.
     """
@@ -46,6 +47,7 @@ class StepReading(NamedTuple):
     left_blocks: Mapping[int, int]
     held_blocks: Mapping[int, int]
     top_bytes: int
+    early_top_bytes: int
     front_top_bytes: int
     made_before: int = 0
 
@@ -180,7 +182,7 @@ class StepRecorder:
             self.turns.misses()
             return None
         if not step.tells_bytes:
-            return StepReading(None, None, NO_BLOCKS, meter.held_blocks, 0, 0)
+            return StepReading(None, None, NO_BLOCKS, meter.held_blocks, 0, 0, 0)
         if stretches is None:
             self.turns.is_missing = True
             return None
@@ -191,6 +193,7 @@ class StepRecorder:
             )
         record = meter.record(stretches, step.calls, self._front, passing_bytes)
         behind, top = meter.behind(stretches), meter.top_bytes(stretches)
-        front = meter.front_top_bytes(stretches)
+        early, front = meter.early_top_bytes(stretches), meter.front_top_bytes(stretches)
         made = step.made_before if meter.begins_early else 0
-        return StepReading(record, behind, meter.left_blocks, meter.held_blocks, top, front, made)
+        blocks = meter.left_blocks, meter.held_blocks
+        return StepReading(record, behind, *blocks, top, early, front, made)

@@ -304,6 +304,42 @@ def test_a_few_losses_have_room_beside_much_that_is_held():
     del losses
 
 
+def test_the_room_for_a_few_is_planned_for_and_nothing_that_lines_tell_of():
+    """A peak with the room in it was told of as over a budget within which the step was."""
+    front = HeldInFront(0)
+    first = front.look(None, set, 0, is_measured=True)
+    made = torch.zeros(10_000)
+    front.look(None, set, 4096, is_measured=True)
+    assert front.seen_after(None) == first + made.nbytes
+    assert front.bytes_after(None) == first + made.nbytes + 4096
+    losses = [torch.zeros(()) for _ in range(8)]
+    front.look(None, set, 4096, is_measured=True)
+    assert front.seen_after(None) == first + made.nbytes + 32
+    del losses
+
+
+def test_what_counts_elsewhere_at_unknown_addresses_counts_once():
+    """As a loss whose storage is larger than it, of a step that was not measured."""
+    front = HeldInFront(0)
+    first = front.look(None, set, 0, is_measured=True)
+    made = torch.zeros(500)
+    assert front.look(None, set, 0, is_measured=True, but_bytes=first + 2000) == 0
+    assert front.look(None, set, 0, is_measured=True, but_bytes=1500) == 500
+    del made
+
+
+def test_what_has_counted_elsewhere_is_looked_at_and_no_data_set():
+    """As a flat buffer of gradients that was there when the model got its budget."""
+    there = torch.zeros(1000)
+    front = HeldInFront(0)
+    for _ in range(2):
+        front.look(None, set, 0, is_measured=False)
+    first = front.most_bytes
+    key = held_in_front.key_of(there.untyped_storage())
+    assert front.look(None, set, 0, is_measured=False, dropped=[key]) == 4000
+    assert front.most_bytes == first + 4000
+
+
 class Student(nn.Module):
     """Its layers are watched by hooks."""
 

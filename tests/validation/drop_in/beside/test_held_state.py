@@ -10,10 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from schedsim.validation.drop_in.beside import held_state  # noqa: E402
 from schedsim.validation.drop_in.beside.held_state import HeldState, may_record  # noqa: E402
 from schedsim.validation.drop_in.drop_in_options import DropInOptions  # noqa: E402
 from schedsim.validation.measure.allocator import close_later  # noqa: E402
+from schedsim.validation.torch_private.storage_refs import storage_key  # noqa: E402
+from schedsim.validation.whole_step import stepped_optimizers  # noqa: E402
 
 
 def test_gradients_and_optimizers_are_counted_as_they_come():
@@ -115,6 +116,37 @@ def test_a_record_is_not_closed_by_an_optimizer_that_steps_within_backward():
     assert seen == [1]
 
 
+def test_states_of_optimizers_that_step_within_backward_are_known():
+    """A record in which they were made is none to plan by: they are resident from then on."""
+    model = torch.nn.Linear(10, 10, bias=False)
+    held = HeldState(DropInOptions(budget=1))
+    held.see(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    assert held.in_backward_bytes == 0
+    handle = model.weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    model(torch.ones(1, 10)).sum().backward()
+    assert held.in_backward_bytes == 2 * 400 + 4
+    handle.remove()
+
+
+def test_a_flat_buffer_that_holds_gradients_no_more_is_told_apart():
+    """It counted as gradients, and the loop keeps it; gradients that are gone are none of it."""
+    model = torch.nn.Linear(10, 10)
+    held, flat = HeldState(DropInOptions(budget=1)), torch.zeros(110)
+    held.see(model.parameters())
+    model.weight.grad, model.bias.grad = flat[:100].view(10, 10), flat[100:]
+    assert held.dropped_gradients() == []
+    assert held.dropped_gradients() == []
+    model.zero_grad()
+    assert held.dropped_gradients() == [storage_key(flat)]
+    model(torch.ones(1, 10)).sum().backward()
+    assert held.dropped_gradients() == []
+    model.zero_grad()
+    assert held.dropped_gradients() == []
+
+
 def test_no_record_begins_in_a_closure_after_one_was_closed():
     """The range of that step of the optimizer began under the closed record, and ends later."""
     weight, seen = torch.ones(2, requires_grad=True), []
@@ -167,7 +199,7 @@ def test_a_state_that_was_loaded_is_counted_before_the_first_step():
     held.see(model.parameters())
     resumed, _ = (torch.optim.Adam(it.parameters()) for it in (model, other))
     resumed.load_state_dict(states[0])
-    held_state._stepped.clear()  # as where that was before schedsim was imported
+    stepped_optimizers._changes.clear()  # as where that was before schedsim was imported
     assert held.total_bytes == 440
     held.look_for_optimizers()
     assert held.total_bytes == 440 + 2 * 440 + 2 * 4

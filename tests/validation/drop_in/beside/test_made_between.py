@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 def test_what_is_there_still_is_found_once():
     made, held, gone, counted = MadeBetween(), torch.zeros(100), torch.zeros(50), torch.zeros(25)
     made.learn(bytes_by_place([held, gone, counted]))
+    assert made.unwatched_bytes == 0
     del gone
     found = made.look(lambda: bytes_by_place([counted]))
     assert [it.size_bytes for it in found] == [400]
@@ -22,7 +23,7 @@ def test_what_is_there_still_is_found_once():
     assert made.look(lambda: pytest.fail("nothing is looked for")) == ()
     assert (made.num_bytes, made.unseen_bytes) == (400, 0)
     del held
-    assert made.unseen_bytes == 400  # of later steps nothing tells
+    assert made.unwatched_bytes == made.unseen_bytes == 400  # of later steps nothing tells
 
 
 def test_what_has_come_to_an_address_meanwhile_is_another():

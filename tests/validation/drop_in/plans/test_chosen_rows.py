@@ -48,7 +48,10 @@ def trained(model, inputs):
 
 @pytest.mark.slow
 def test_more_rows_that_fit_are_no_news():
-    """They run by the schedule of least memory, and all calls of the step fit beside it."""
+    """They run by the schedule of least memory, and all calls of the step fit beside it.
+
+    The steps take 45,000 bytes with the masks, beside which losses have room for a few bytes.
+    """
     torch._dynamo.reset()
     torch.manual_seed(0)
     plain, inputs = Chooses(), torch.randn(64, 16)
@@ -56,7 +59,7 @@ def test_more_rows_that_fit_are_no_news():
     with warnings.catch_warnings():
         warnings.simplefilter("error", PlainStepWarning)
         schedsim.rematerialize(
-            model, (inputs, torch.arange(64) < 20), 45_000, in_place=True, check="never"
+            model, (inputs, torch.arange(64) < 20), 45_300, in_place=True, check="never"
         )
         losses, peak = trained(model, inputs)
     assert losses == trained(plain, inputs)[0]

@@ -150,6 +150,8 @@ def test_what_the_step_before_has_left_counts_until_the_first_backward():
     assert meter.front_top_bytes(stretches) == 10
     stretches[2] = OutsideBytes(0, 0, level=15, top=90, net_most=70)
     assert meter.front_top_bytes(stretches) == 15
+    stretches[2] = OutsideBytes(25, 0, level=15, top=90, net_most=20)
+    assert meter.early_top_bytes(stretches) == 15 + 25
 
 
 def test_what_goes_of_what_was_there_before_is_free_from_the_next_mark_on():

@@ -1,0 +1,66 @@
+"""Which optimizers have a state: those that have stepped, and those whose state was loaded.
+
+One table for all that counts or tells of such states, whether a step is planned as a whole or by
+the graphs of a loop.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from ..torch_private.loaded_optimizers import when_given_state
+
+_changes: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+_has_looked = False
+
+
+def state_changes() -> list[tuple[Optimizer, int]]:
+    """Optimizers in memory, and how often the state of each has changed.
+
+    By a step, or as it was loaded; those that were never seen to change are none of them.
+    """
+    return list(_changes.items())
+
+
+def stepped_optimizers() -> list[Optimizer]:
+    """Optimizers in memory whose state has changed, or was found to be there."""
+    return list(_changes)
+
+
+def found_with_state(optimizer: Optimizer) -> None:
+    """`optimizer` has a state from before this module was there, which no hook has told of."""
+    _changes.setdefault(optimizer, 1)
+
+
+def look_for_states() -> None:
+    """Find the optimizers that had a state before this module was there, as in a run that goes on.
+
+    Notes
+    -----
+    O(objects of the process), once.
+    """
+    global _has_looked
+    if _has_looked:
+        return
+    _has_looked = True
+    for optimizer in [it for it in gc.get_objects() if issubclass(type(it), Optimizer)]:
+        if vars(optimizer).get("state"):
+            found_with_state(optimizer)
+
+
+def _changed(optimizer: Optimizer, *_: Any) -> None:
+    _changes[optimizer] = _changes.get(optimizer, 0) + 1
+
+
+def _given(optimizer: Optimizer) -> None:
+    # A copy is told of before all of it is there.
+    if vars(optimizer).get("state") and "param_groups" in vars(optimizer):
+        _changed(optimizer)
+
+
+register_optimizer_step_post_hook(_changed)
+when_given_state(_given)
