@@ -121,9 +121,15 @@ def _statistics(found: Any, args: Sequence[Any], position: int) -> Any:
     return first, mean, deviation, *rest
 
 
-def _typed(found: Any, args: Sequence[Any], position: int) -> Any:
-    """The first result has the type of the input."""
-    return _first(found, lambda it: it.to(args[position].dtype))
+def _group_norm(found: Any, args: Sequence[Any], position: int) -> Any:
+    """The first result lies as the input; mean and deviation have the type of what is next."""
+    return _in_format(_statistics(found, args, position + 1), args, position)
+
+
+def _group_norm_backward(found: Any, args: Sequence[Any], position: int) -> Any:
+    """The first result lies as the input, and has its type."""
+    typed = _first(found, lambda it: it.to(args[position].dtype))
+    return _in_format(typed, args, position)
 
 
 def _first(found: Any, lay: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -158,8 +164,9 @@ RULES: list[tuple[str, Callable[..., Any], int, Sequence[str]]] = [
     ("replication_pad2d_backward.default", _in_format, 1, _CPU),
     ("upsample_bilinear2d.default", _in_format, 0, _BOTH),
     ("upsample_trilinear3d.default", _in_format, 0, _BOTH),
-    ("native_group_norm.default", _statistics, 1, _CPU),
-    ("native_group_norm_backward.default", _typed, 1, _CPU),
+    # torch 2.14's fakes of group norms write in the order of dimensions, as CUDA's kernels do.
+    ("native_group_norm.default", _group_norm, 0, _CPU),
+    ("native_group_norm_backward.default", _group_norm_backward, 1, _CPU),
     ("native_layer_norm.default", _statistics, 2, _CPU),
     ("binary_cross_entropy_backward.default", _like, 1, _BOTH),
     ("copysign.Tensor", _as_product, 0, _BOTH),
