@@ -110,6 +110,8 @@ class AddedGradients:
 
     def _see_whole(self, name: str, whole: torch.Tensor) -> None:
         """See a gradient as it goes to `.grad`: a new tensor, where others were added to it."""
+        if backward_number() != self._backward:
+            return  # one of the plain step, with which a graph is compared
         if self._is_told_outside or whole.data_ptr() in self._made or not self._made:
             return
         self._is_told_outside = True

@@ -38,6 +38,19 @@ class Once(nn.Module):
         return self.layers(self.table(words))
 
 
+class Residual(nn.Module):
+    """Layers one after the other, of which some may be the same."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
 def gradients(model, call, num_blocks):
     """Those of a step of two forwards, in so many blocks of autocast."""
     words = torch.arange(128).remainder(40).view(2, 64)
@@ -182,3 +195,22 @@ def test_a_penalty_beside_the_graph_gets_the_plain_gradient_or_a_line_says_so(ma
     assert num_lines == [0, 0, is_told, is_told]
     lines = [str(it.message) for it in said if it.category is RoundingWarning]
     assert not is_told or "as of a penalty in the loss" in lines[0]
+
+
+@pytest.mark.slow
+def test_the_plain_step_that_a_new_graph_is_compared_with_is_no_penalty():
+    """In the middle of a run, where the loss of the step before, and its graph, are there still."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+    model, x = Residual([*layers, layers[0]]), torch.randn(256, 32)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        schedsim.rematerialize(model, x, "1MB", in_place=True, effort=0.2)
+        for step in range(5):
+            if step == 3:
+                model.layers.append(nn.Linear(32, 32))
+            loss = model(x).square().mean()
+            model.zero_grad()
+            loss.backward()
+    assert not [it for it in said if it.category is RoundingWarning]
