@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from schedsim.errors import SchedsimError, UnsupportedError
+from schedsim.units import format_bytes
 
 from ..block_level.repeated_forward import untouched
 from ..guards.plan_variants import PlainStepWarning, RoundingWarning
 from ..guards.reach import changed_methods, methods_of, static_reach
+from ..measure.storage import storage_bytes
 from ..ranks import Ranks
 from ..ranks.wrappers import is_averaged
 from ..torch_private.dynamo_settings import (
@@ -60,7 +62,7 @@ class BudgetedCall:
     def __init__(self, model: nn.Module, session: Session, ranks: Ranks) -> None:
         self._model: Any = model
         self.session, self._ranks = session, ranks
-        self._gave_up = self._says_transformed = False
+        self._gave_up = self._says_transformed = self._says_aside = False
         self._is_plain = False
         self._is_due = False
         self._may_trace = False
@@ -292,6 +294,9 @@ class BudgetedCall:
         """
         model, session, self._is_due = self._model, self.session, False
         name, found = type(model).__name__, None
+        gradients = [it.grad for it in model.parameters() if it.grad is not None]
+        aside_bytes = storage_bytes(gradients)
+        del gradients
 
         def planned(*inputs: Any, **keywords: Any) -> Any:
             return self._planned(inputs, keywords)
@@ -306,6 +311,7 @@ class BudgetedCall:
         if found is not None and found.refusal is not None:
             raise found.refusal
         session.note_compared()
+        self._tell_set_aside(aside_bytes)
         if found is None:
             session.num_compared += 1
         elif found.rounding:
@@ -321,6 +327,28 @@ class BudgetedCall:
             )
             session.note(line)
             warn_user(line, PlainStepWarning)
+
+    def _tell_set_aside(self, aside_bytes: int) -> None:
+        """Say that a comparison, beside such gradients, may have exceeded the budget; once.
+
+        They are there where a loop zeroes them after its forward, or never. The step that is
+        compared makes its own, and these wait meanwhile.
+        """
+        budget, peak = self.session.budget_bytes, self.session.peak_bytes
+        if not aside_bytes or not budget or not peak or self._says_aside:
+            return
+        over = peak + aside_bytes - budget
+        if over <= 0:
+            return
+        self._says_aside = True
+        line = (
+            f"a new graph of {type(self._model).__name__} was compared with its plain step beside "
+            f"{format_bytes(aside_bytes)} of gradients that were there: this may have exceeded the "
+            f"budget by up to {format_bytes(over)}; optimizer.zero_grad() in front of the forward "
+            'frees them, and check="never" compares nothing'
+        )
+        self.session.note(line)
+        warn_user(line, PlainStepWarning)
 
 
 def _needs_gradient(outputs: Any) -> bool:

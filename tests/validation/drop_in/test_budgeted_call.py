@@ -335,3 +335,28 @@ def test_a_graph_that_is_compared_between_two_forwards_leaves_the_first_one_its_
         found.append(torch.autograd.grad(loss, moved)[0])
     assert session_in(model).num_compared == 2  # each forward's: the second has no gradient to give
     assert torch.equal(*found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_early", [False, True])
+def test_gradients_beside_a_comparison_in_the_middle_of_a_run_are_told_of(is_early):
+    """They wait while the step that is compared makes its own: once, with their bytes."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4))
+    model, x = nn.Sequential(*layers), torch.randn(64, 64)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        schedsim.rematerialize(model, x, "100%", in_place=True, effort=0.2)
+        for step in range(6):
+            if step in (2, 4):
+                model.append(nn.Tanh())  # a new graph, and no more gradients
+            if is_early:
+                model.zero_grad()
+            loss = model(x).square().mean()
+            model.zero_grad()
+            loss.backward()
+    lines = [str(it.message) for it in said if "was compared with its plain step" in str(it.message)]
+    assert len(lines) == (not is_early)
+    held = sum(it.nbytes for it in model.parameters())
+    assert not lines or f"{held / 1000:.2f} kB" in lines[0]
