@@ -356,7 +356,7 @@ def test_gradients_beside_a_comparison_in_the_middle_of_a_run_are_told_of(is_ear
             loss = model(x).square().mean()
             model.zero_grad()
             loss.backward()
-    lines = [str(it.message) for it in said if "was compared with its plain step" in str(it.message)]
+    lines = [line for it in said if "was compared with its plain" in (line := str(it.message))]
     assert len(lines) == (not is_early)
     held = sum(it.nbytes for it in model.parameters())
     assert not lines or f"{held / 1000:.2f} kB" in lines[0]
