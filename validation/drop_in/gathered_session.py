@@ -133,6 +133,11 @@ class GatheredSession(Session):
             hooks_run_as_they_are(model)
 
     @property
+    def moves_parameters(self) -> bool:
+        """FSDP2 frees what it has gathered, and gathers it again for the backward."""
+        return True
+
+    @property
     def has_models(self) -> bool:
         """Whether some of them are there."""
         return bool(self._alive)

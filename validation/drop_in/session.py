@@ -263,6 +263,11 @@ class Session(ABC):
         return breaks_so_far() != self._breaks_before
 
     @property
+    def moves_parameters(self) -> bool:
+        """Whether parameters may come back in other memory in the backward, with the same data."""
+        return False
+
+    @property
     def is_distributed(self) -> bool:
         """Whether several ranks run the step."""
         return has_ranks()

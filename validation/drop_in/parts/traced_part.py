@@ -259,7 +259,8 @@ class TracedPart(PlannedPart):
         outputs, carried = halves.forward.function(resident, self._counts, random, None, sizes)
         kept = [resident[at] for at in row.kept]
         # By NumPy: bytes of torch's allocator would count beside the step.
-        places = () if has_saving_hooks() else map(place_of, kept)
+        moved = has_saving_hooks() or self.session.moves_parameters
+        places = () if moved else map(place_of, kept)
         numbers = [self.mark(number), *binding, *places]
         header = torch.from_numpy(np.array(numbers, np.int64))
         self._early_calls.pop(header.data_ptr(), None)
