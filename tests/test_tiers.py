@@ -22,13 +22,13 @@ def test_long(): pass
 @pytest.mark.parametrize("number", slow_where([1, 2, 3], lambda number: number > 1))
 def test_some(number): pass
 
-def test_examples(): assert examples(60) == 12
+def test_examples(): assert examples(60) == 7
 """
 
 
-def test_examples_are_a_fifth_and_at_least_five(monkeypatch):
+def test_examples_are_an_eighth_and_at_least_five(monkeypatch):
     monkeypatch.delenv(SLOW, raising=False)
-    assert [examples(number) for number in (3, 8, 30, 200)] == [3, 5, 6, 40]
+    assert [examples(number) for number in (3, 8, 30, 200)] == [3, 5, 5, 25]
     monkeypatch.setenv(SLOW, "1")
     assert [examples(number) for number in (3, 8, 30, 200)] == [3, 8, 30, 200]
 

@@ -11,12 +11,12 @@ import pytest
 SLOW = "SCHEDSIM_SLOW_TESTS"
 """Set, to anything, in the processes of a run with ``--slow``."""
 
-_SHARE = 5
+_SHARE = 8
 """Examples of a property with ``--slow``, over those without."""
 
 
 def examples(number: int) -> int:
-    """`number` of examples of a property with ``--slow``; a fifth of them, at least 5, without."""
+    """`number` of examples of a property with ``--slow``; an eighth, at least 5, without."""
     return number if os.environ.get(SLOW) else min(number, max(5, number // _SHARE))
 
 

@@ -444,13 +444,16 @@ LOSSES = ("mixup of python", "mixup of numpy", "closure", "bound method", "loggi
 
 @pytest.mark.parametrize(
     ("name", "level"),
-    [(name, "auto") for name in CASES]
+    slow_where([(name, "auto") for name in CASES], lambda case: case[0] in ("gru", "closure"))
     + slow_where(
         [(name, "block") for name in CASES]
         + [(name, "in place") for name in CASES if name not in LOSSES],
         lambda case: case not in QUICK,
     )
-    + [(name, "op") for name in (*REFUSED["op"], "momentum", "prune", "lstm")],
+    + slow_where(
+        [(name, "op") for name in (*REFUSED["op"], "momentum", "prune", "lstm")],
+        lambda case: case[0] == "momentum",
+    ),
 )
 def test_a_loop_is_the_plain_one_to_the_bit_or_refused(name, level):
     case = CASES[name]

@@ -543,10 +543,6 @@ CASES = {
 }
 
 
-# Those that in place run without the slow tier.
-QUICK = ("temperature",)
-
-
 def refused_or_same(case, level):
     """Refused with a line on what to do, or equal to the bit."""
     with warnings.catch_warnings():
@@ -562,7 +558,7 @@ def refused_or_same(case, level):
     ("name", "level"),
     slow_where(
         [(name, level) for name in CASES for level in ("auto", "in place")],
-        lambda case: case[1] == "in place" and case[0] not in QUICK,
+        lambda case: case[1] == "in place" or case[0] == "curriculum",
     ),
 )
 def test_a_loop_is_the_plain_one_to_the_bit(name, level):

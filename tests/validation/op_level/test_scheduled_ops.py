@@ -153,6 +153,7 @@ def _parallel(rank):
     return all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_distributed_data_parallel():
     """A world of one: hooks see every gradient."""
     assert run_ranks(_parallel, 1) == [True]

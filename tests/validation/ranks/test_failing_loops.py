@@ -191,6 +191,7 @@ def _leaves(rank, how):
     return said, number
 
 
+@pytest.mark.slow
 def test_a_refused_input_of_one_rank_is_refused_on_all():
     """Before any of them is in a collective: the loop may go on."""
     (first, _), (second, last) = run_ranks(_leaves, 2, "goes on", timeout_s=60)

@@ -46,6 +46,7 @@ def _alone(rank, folder):
                 os._exit(4)
 
 
+@pytest.mark.slow
 def test_an_averaged_step_that_one_rank_leaves_ends_the_others(tmp_path):
     """They wait where no Python runs: the process ends, with the message."""
     assert run_ranks(_alone, 2, tmp_path, timeout_s=60, allow_exit=True) == [3, 4]
