@@ -6,12 +6,12 @@ the graphs of a loop.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from ..process_objects import objects_within
 from ..torch_private.loaded_optimizers import when_given_state
 
 _changes: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -47,7 +47,7 @@ def look_for_states() -> None:
     if _has_looked:
         return
     _has_looked = True
-    for optimizer in [it for it in gc.get_objects() if issubclass(type(it), Optimizer)]:
+    for optimizer in objects_within(Optimizer):
         if vars(optimizer).get("state"):
             found_with_state(optimizer)
 
