@@ -194,14 +194,16 @@ def checkpointed_scan(
     assert snapshots is not None
     if snapshots < 1:
         raise SchedsimError(f"{snapshots} snapshots", hint="one or more")
+    found: tuple[Tree, Tree]
     if num_steps == 0:
-        return lax.scan(f, init, xs, length=0)
+        found = lax.scan(f, init, xs, length=0)
+        return found
     init = jax.tree.map(jnp.asarray, init)
     xs = jax.tree.map(jnp.asarray, xs)
     one = jax.tree.map(lambda leaf: leaf[0], xs)
     converted, closed = jax.closure_convert(f, init, one)
     plan = plan_scan(num_steps, snapshots)
-    found: tuple[Tree, Tree] = _scan(converted, plan, init, xs, tuple(closed))
+    found = _scan(converted, plan, init, xs, tuple(closed))
     return found
 
 
@@ -227,7 +229,7 @@ def _with_gradient(tree: Tree) -> list[bool]:
 def _scan(f: Any, plan: ScanPlan, init: Tree, xs: Tree, closed: tuple[Any, ...]) -> Any:
     """The scan with a gradient rule of its own, which follows `plan`."""
 
-    @jax.custom_vjp
+    @jax.custom_vjp  # type: ignore[untyped-decorator]
     def run(init: Tree, xs: Tree, closed: tuple[Any, ...]) -> Any:
         return lax.scan(lambda carry, x: f(carry, x, *closed), init, xs, length=plan.num_steps)
 

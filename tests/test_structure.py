@@ -140,6 +140,28 @@ torch.autograd._get_sequence_nr(module._buffers, own._mine, getattr(p, "_local_t
     ]
 
 
+def walks_of_the_process(tree: ast.Module) -> list[str]:
+    """Calls that give every object of the process, or all that refer to one."""
+    names = ("get_objects", "get_referrers")
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in names)
+        or (isinstance(node, ast.ImportFrom) and {it.name for it in node.names} & set(names))
+    ]
+
+
+def test_one_module_goes_through_the_objects_of_the_process():
+    """A walk in Python lets other threads run, whose unfinished tuples then cannot grow."""
+    found = {
+        str(file.relative_to(ROOT)): walks
+        for folder in ("schedsim", "algorithms", "validation")
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        if (walks := walks_of_the_process(parsed(file)))
+    }
+    assert list(found) == ["validation/process_objects.py"], found
+
+
 # Words of the core that happen to be names of planners, where they mean something else.
 HOMONYMS = {
     "auto": {
