@@ -508,7 +508,7 @@ CASES = {
         around=lambda k: torch.autocast("cpu", torch.bfloat16, enabled=k >= 2),
         budget="110%",
     ),
-    "evaluated within": Case(of(FreezesNorm), freeze_norms),
+    "evaluated within": Case(of(FreezesNorm), freeze_norms, budget="90%"),
     "evaluated": Case(of(Normed), evaluate_one, budget="100%"),
     "branches": Case(
         of(Branches), data=lambda k, x, target: (x * (-1) ** (k // 2), target), budget="150%"
