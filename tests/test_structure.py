@@ -21,8 +21,14 @@ CORE = [
 
 @cache
 def parsed(file: Path) -> ast.Module:
-    """Its syntax tree, which several tests walk."""
+    """Its syntax tree, which several tests read."""
     return ast.parse(file.read_text())
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of `tree`: to walk it takes most of the time of these tests."""
+    return tuple(ast.walk(tree))
 
 
 def imported(file: Path) -> set[str]:
@@ -31,7 +37,7 @@ def imported(file: Path) -> set[str]:
     if parts[0] in ("algorithms", "validation"):
         parts.insert(0, "schedsim")
     names = set()
-    for node in ast.walk(parsed(file)):
+    for node in nodes(parsed(file)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
@@ -75,7 +81,7 @@ def test_imports_of_other_rooms_are_found():
 def private_names(tree: ast.Module) -> set[str]:
     """Names with one leading underscore that a module gives to something of its own."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name):
@@ -88,7 +94,7 @@ def private_names(tree: ast.Module) -> set[str]:
 def reaches_into_torch(tree: ast.Module, ours: set[str]) -> list[str]:
     """What a module takes by a private name that nothing of `ours` has; ops of aten are public."""
     found, has_torch = [], False
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             inside = getattr(node, "module", None) or ""
             names = [f"{inside}.{alias.name}".strip(".") for alias in node.names]
@@ -96,7 +102,7 @@ def reaches_into_torch(tree: ast.Module, ours: set[str]) -> list[str]:
             found += [name for name in names if re.match(r"(torch|functorch)\b.*\.(_|exp)", name)]
     if not has_torch:
         return found
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and re.match(r"_[a-z_]*[a-z]$", node.attr):
             text = ast.unparse(node)
             of_torch = text.startswith("torch.") or node.attr not in ours
@@ -145,7 +151,7 @@ def walks_of_the_process(tree: ast.Module) -> list[str]:
     names = ("get_objects", "get_referrers")
     return [
         ast.unparse(node)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if (isinstance(node, ast.Attribute) and node.attr in names)
         or (isinstance(node, ast.ImportFrom) and {it.name for it in node.names} & set(names))
     ]
@@ -200,12 +206,12 @@ HOMONYMS = {
 def literals(tree: ast.AST) -> set[str]:
     """Texts in the code of a module, without docstrings."""
     docs = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             docs.add(id(node.value))
     return {
         node.value
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
     }
 
@@ -219,7 +225,7 @@ def test_the_core_names_no_planner():
         for name in sorted(literals(tree) & set(PLANNERS)):
             if where not in HOMONYMS.get(name, ()):
                 found.append(f"{where}: {name!r}")
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ImportFrom) and "algorithms" in (node.module or "").split("."):
                 module = (node.module or "").rpartition(".")[2]
                 names = {module, *(alias.name for alias in node.names)} & set(PLANNERS)
@@ -288,7 +294,7 @@ def test_no_function_takes_more_than_eight_parameters():
     found, facade = {}, set()
     for folder in ("schedsim", "algorithms", "validation"):
         for file in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(parsed(file)):
+            for node in nodes(parsed(file)):
                 if isinstance(node, ast.FunctionDef) and num_parameters(node) > MOST_PARAMETERS:
                     name = f"{file.relative_to(ROOT)}:{node.name}"
                     facade |= {name} & FACADE
@@ -316,13 +322,13 @@ def imports_of(name: str, known: dict[str, Path]) -> set[str]:
     package = name.split(".")[: None if known[name].name == "__init__.py" else -1]
     for_types = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for one in node.body
         for inner in ast.walk(one)
     }
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if id(node) in for_types:
             continue
         if isinstance(node, ast.Import):
@@ -404,7 +410,7 @@ def test_a_class_name_has_one_meaning():
     seen: dict[str, list[str]] = {}
     for file in modules().values():
         where = str(file.relative_to(ROOT))
-        for node in ast.walk(parsed(file)):
+        for node in nodes(parsed(file)):
             if isinstance(node, ast.ClassDef):
                 seen.setdefault(node.name.lstrip("_"), []).append(where)
     several = {name: files for name, files in seen.items() if len(files) > 1}
@@ -431,7 +437,7 @@ def test_ranks_of_tests_are_processes_that_are_watched():
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in (ROOT / "tests").rglob("*.py")
         if "init_process_group" in file.read_text()
-        for node in ast.walk(parsed(file))
+        for node in nodes(parsed(file))
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", "") == "init_process_group"
         and getattr(node.args[0], "value", "") != "fake"
