@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
+
+_OF_NO_BYTES = frozenset(
+    f"{name}Backward"
+    for name in (
+        "Alias AsStrided Detach Diagonal Expand MovedimInt Movedim Permute ReshapeAlias Select "
+        "Slice Split SplitWithSizes Squeeze SwapAxes T Transpose Unbind Unfold Unsqueeze "
+        "UnsafeSplit UnsafeView View ViewAsReal ViewAsComplex"
+    ).split()
+) | {"torch::autograd::AccumulateGrad"}
 
 
 def sequence_number() -> int:
@@ -76,6 +86,17 @@ def node_of_graph(found: Any) -> Any:
 def is_of_graph(node: Any) -> bool:
     """Whether an autograd node is that of a compiled graph."""
     return type(node).__name__ == "CompiledFunctionBackward"
+
+
+def made_bytes(node: Any) -> int:
+    """Bytes of what a node of the autograd graph has made, as its backward expects gradients of it.
+
+    0 for views, and for the gradients of leaves. What is there still of it cannot be told.
+    """
+    if node.name().rstrip("0123456789") in _OF_NO_BYTES:
+        return 0
+    found = (it for it in node._input_metadata if all(isinstance(n, int) for n in it.shape))
+    return sum(math.prod(it.shape) * it.dtype.itemsize for it in found)
 
 
 def saved_by(node: Any) -> Iterator[torch.Tensor]:
