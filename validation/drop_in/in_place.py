@@ -90,6 +90,7 @@ def restore(model: nn.Module) -> nn.Module:
     call = replacement_of(inside(model))
     if isinstance(call, BudgetedCall):
         call.session.is_over()
+        COPIES.loses_budget(inside(model))
         call_instead(inside(model), None)
         frees_when_it_may(model)
     return model

@@ -11,13 +11,34 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 _OF_NO_BYTES = frozenset(
-    f"{name}Backward"
-    for name in (
-        "Alias AsStrided Detach Diagonal Expand MovedimInt Movedim Permute ReshapeAlias Select "
-        "Slice Split SplitWithSizes Squeeze SwapAxes T Transpose Unbind Unfold Unsqueeze "
-        "UnsafeSplit UnsafeView View ViewAsReal ViewAsComplex"
-    ).split()
-) | {"torch::autograd::AccumulateGrad"}
+    {
+        "torch::autograd::AccumulateGrad",
+        "AliasBackward",
+        "AsStridedBackward",
+        "DetachBackward",
+        "DiagonalBackward",
+        "ExpandBackward",
+        "MovedimBackward",
+        "PermuteBackward",
+        "ReshapeAliasBackward",
+        "SelectBackward",
+        "SliceBackward",
+        "SplitBackward",
+        "SplitWithSizesBackward",
+        "SqueezeBackward",
+        "TBackward",
+        "TransposeBackward",
+        "UnbindBackward",
+        "UnfoldBackward",
+        "UnsafeSplitBackward",
+        "UnsafeViewBackward",
+        "UnsqueezeBackward",
+        "ViewAsComplexBackward",
+        "ViewAsRealBackward",
+        "ViewBackward",
+    }
+)
+"""Nodes of views, by their names without a number, and those of leaves."""
 
 
 def sequence_number() -> int:
@@ -114,6 +135,15 @@ def saved_by(node: Any) -> Iterator[torch.Tensor]:
                 held = getattr(one, "data", None)
                 if isinstance(held, torch.Tensor) and not _is_wrapped(held):
                     yield held
+
+
+def unsaved_by(node: Any) -> RuntimeError | None:
+    """Why the node of a compiled graph cannot have what it has saved; ``None`` where it can."""
+    try:
+        _ = node.saved_tensors
+    except RuntimeError as error:
+        return error
+    return None
 
 
 def _is_wrapped(tensor: torch.Tensor) -> bool:

@@ -11,17 +11,23 @@ from torch import nn
 __all__ = ["when_copied"]
 
 
-def when_copied(tell: Callable[[nn.Module], None]) -> None:
-    """Call `tell` with each module that is made from what another one was, from now on.
+def when_copied(gives: Callable[[nn.Module], None], makes: Callable[[nn.Module], None]) -> None:
+    """Call `gives` with each module that others may be made from, and `makes` with each of these.
 
-    As by ``copy.deepcopy``, ``pickle`` and ``torch.load``: all end in ``__setstate__``. torch has
-    no hook for them.
+    As by ``copy.deepcopy``, ``pickle`` and ``torch.load``: all begin with ``__getstate__``, and end
+    in ``__setstate__``. torch has no hook for them.
     """
-    own = nn.Module.__setstate__
+    own, its = nn.Module.__getstate__, nn.Module.__setstate__
 
     @wraps(own)
-    def made(self: nn.Module, state: dict[str, Any]) -> None:
-        own(self, state)
-        tell(self)
+    def given(self: nn.Module) -> Any:
+        gives(self)
+        return own(self)
 
+    @wraps(its)
+    def made(self: nn.Module, state: dict[str, Any]) -> None:
+        its(self, state)
+        makes(self)
+
+    nn.Module.__getstate__ = given  # type: ignore[method-assign]
     nn.Module.__setstate__ = made  # type: ignore[method-assign]

@@ -1,9 +1,9 @@
 """Code between the forward of a step and its backward that no measured step has run.
 
 As a call of the plain model (`model(x)` where the loop has what `torch.compile` gave), or of
-`model.forward`, in some steps alone. A CPU's allocator tells nothing of it. But autograd numbers its
-nodes, so that it costs nothing to see that a step has made more of them than any that was measured.
-Then the graphs behind the tensors of the process tell what it may hold.
+`model.forward`, in some steps alone. A CPU's allocator tells nothing of it. But autograd numbers
+its nodes, so that it costs nothing to see that a step has made more of them than any that was
+measured. Then the graphs behind the tensors of the process tell what it may hold.
 """
 
 from __future__ import annotations

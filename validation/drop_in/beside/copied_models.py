@@ -34,19 +34,31 @@ class CopiedModels:
 
     def __init__(self, is_known: Callable[[Iterable[torch.Tensor]], bool]) -> None:
         self._is_known = is_known
-        self._forms: dict[type, set[_Form]] = {}
         self._budgeted: dict[int, weakref.ref[nn.Module]] = {}
+        self._forms: dict[type, set[_Form]] = {}  # of those that copies may have been made from
         self._copies: list[weakref.ref[nn.Module]] = []
         self._told: set[type] = set()
 
     def gets_budget(self, model: nn.Module) -> None:
         """Look out for copies of `model`, which gets a budget."""
-        known = self._budgeted.get(id(model))
-        if known is None or known() is not model:
+        if not self._has_budget(model):
             alive = {i: ref for i, ref in self._budgeted.items() if ref() is not None}
             self._budgeted = alive | {id(model): weakref.ref(model)}
             self._told.discard(type(model))
-        self._forms.setdefault(type(model), set()).add(_form_of(model))
+
+    def loses_budget(self, model: nn.Module) -> None:
+        """`model` has no budget any more."""
+        if self._has_budget(model):
+            del self._budgeted[id(model)]
+
+    def _has_budget(self, model: nn.Module) -> bool:
+        known = self._budgeted.get(id(model))
+        return known is not None and known() is model
+
+    def gives(self, module: nn.Module) -> None:
+        """A copy of `module` is made, now or from a file later."""
+        if self._has_budget(module):
+            self._forms.setdefault(type(module), set()).add(_form_of(module))
 
     def is_made(self, module: nn.Module) -> None:
         """`module` is a copy of another one."""
@@ -85,5 +97,5 @@ def _form_of(model: nn.Module) -> _Form:
 
 
 COPIES = CopiedModels(is_of_any)
-when_copied(COPIES.is_made)
+when_copied(COPIES.gives, COPIES.is_made)
 register_optimizer_step_post_hook(lambda optimizer, *_: COPIES.is_stepped(optimizer))

@@ -38,6 +38,7 @@ def step(model, rate=0.1):
 def copies_beside(model, *made, is_known=lambda _: False):
     found = CopiedModels(is_known)
     found.gets_budget(model)
+    found.gives(model)
     for one in made:
         found.is_made(one)
     return found
@@ -58,6 +59,19 @@ def test_a_copy_that_is_trained_is_told_of_once():
         warnings.simplefilter("error")
         copies.is_stepped(step(twin))
         copies.is_made(copy.deepcopy(model))
+
+
+def test_copies_of_models_without_a_budget_need_no_line():
+    copies, model, other = CopiedModels(lambda _: False), Layers(), Layers()
+    copies.gets_budget(model)
+    copies.gives(other)
+    copies.is_made(twin := copy.deepcopy(other))
+    copies.loses_budget(model)
+    copies.gives(model)
+    copies.is_made(copy.deepcopy(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copies.is_stepped(step(twin))
 
 
 @pytest.mark.parametrize("kind", ["has a budget", "of another size", "made before"])
