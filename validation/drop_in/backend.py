@@ -56,7 +56,7 @@ from ..user_warnings import warn_user
 from .backend_sessions import BackendSessions
 from .failed_forwards import FailedForwards
 from .parts.gradient_layouts import GradientLayouts, copied_gradients, watch_backward
-from .parts.joint_part import Written, joint_part
+from .parts.joint_part import WrittenInputs, joint_part
 from .parts.lacking_gradients import LackingGradients
 from .parts.own_zeros import OwnZeros
 from .parts.shared_memory import SharedMemory
@@ -353,7 +353,7 @@ def _part_of_fixed_sizes(
             places: Sequence[int],
         ) -> TracedPart:
             found = joint_part(
-                joint, num_outputs, fixed, names, Written(changing, doubted, unsaved), places
+                joint, num_outputs, fixed, names, WrittenInputs(changing, doubted, unsaved), places
             )
             if session.is_distributed and torch.distributed.get_world_size() > 1:
                 session.agree_on(messages_of(found.program))

@@ -17,7 +17,8 @@ def when_copied(gives: Callable[[nn.Module], None], makes: Callable[[nn.Module],
     As by ``copy.deepcopy``, ``pickle`` and ``torch.load``: all begin with ``__getstate__``, and end
     in ``__setstate__``. torch has no hook for them.
     """
-    own, its = nn.Module.__getstate__, nn.Module.__setstate__
+    module: Any = nn.Module
+    own, its = module.__getstate__, module.__setstate__
 
     @wraps(own)
     def given(self: nn.Module) -> Any:
@@ -29,5 +30,5 @@ def when_copied(gives: Callable[[nn.Module], None], makes: Callable[[nn.Module],
         its(self, state)
         makes(self)
 
-    nn.Module.__getstate__ = given  # type: ignore[method-assign]
-    nn.Module.__setstate__ = made  # type: ignore[method-assign]
+    module.__getstate__ = given
+    module.__setstate__ = made

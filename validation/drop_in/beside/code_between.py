@@ -23,7 +23,7 @@ _GROWTH = 1.25
 """By how much more nodes there must be to be looked at again, where they grow in each step."""
 
 
-class Between(NamedTuple):
+class HeldBetween(NamedTuple):
     """What nodes outside of graphs hold, by the sizes of their results.
 
     Attributes
@@ -43,14 +43,14 @@ class CodeBetween:
 
     def __init__(self) -> None:
         self._start = -1
-        self._known: dict[Hashable, Between] = {}  # of measured steps
+        self._known: dict[Hashable, HeldBetween] = {}  # of measured steps
         self._most: dict[Hashable, float] = {}  # nodes up to which nothing is looked at
 
     def step_begins(self) -> None:
         """The first forward of a step begins."""
         self._start = sequence_number()
 
-    def look(self, kind: Hashable, *, is_measured: bool) -> tuple[Between, Between] | None:
+    def look(self, kind: Hashable, *, is_measured: bool) -> tuple[HeldBetween, HeldBetween] | None:
         """The first backward of a graph begins: what there is, and what measured steps had.
 
         ``None`` where the step has made no more nodes of autograd than steps of its `kind` that
@@ -62,7 +62,7 @@ class CodeBetween:
         found = _held_by(_made_since(self._start), current_node_number())
         if is_measured:
             known = self._known.get(kind, found)
-            self._known[kind] = Between(*map(max, found, known))
+            self._known[kind] = HeldBetween(*map(max, found, known))
             self._most[kind] = num_nodes
             return None
         self._most[kind] = num_nodes * _GROWTH
@@ -74,7 +74,7 @@ def _made_since(start: int) -> list[Any]:
     return [it for it in nodes_behind(heads) if it._sequence_nr() >= start]
 
 
-def _held_by(nodes: Iterable[Any], number: int) -> Between:
+def _held_by(nodes: Iterable[Any], number: int) -> HeldBetween:
     found = [(it._sequence_nr(), made_bytes(it)) for it in nodes if not is_of_graph(it)]
     front = sum(size for at, size in found if at < number)
-    return Between(sum(size for _, size in found), front)
+    return HeldBetween(sum(size for _, size in found), front)

@@ -25,6 +25,7 @@ from ...torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, 
 from ...whole_step.resident_state import resident_state
 from ...whole_step.stepped_optimizers import (
     found_with_state,
+    see_states,
     state_changes,
     stepped_optimizers,
 )
@@ -174,6 +175,7 @@ class HeldState:
                 self._see_trained(optimizer)
                 if vars(optimizer).get("state"):
                     found_with_state(optimizer)
+        see_states()
         for optimizer, num_steps in state_changes():
             if self._looked_at.get(optimizer) != num_steps:
                 self._looked_at[optimizer] = num_steps

@@ -24,7 +24,7 @@ _ADDS = frozenset({torch.ops.aten.add.Tensor})
 _CASTS = frozenset({torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default})
 
 
-class Written(NamedTuple):
+class WrittenInputs(NamedTuple):
     """What is written between the halves of a part, by positions of its inputs.
 
     Attributes
@@ -44,7 +44,7 @@ class Written(NamedTuple):
     unsaved: Collection[int] = ()
 
 
-NOTHING_WRITTEN = Written()
+NOTHING_WRITTEN = WrittenInputs()
 
 
 class JointPart(NamedTuple):
@@ -154,7 +154,7 @@ def joint_part(
     num_outputs: int,
     fixed: frozenset[int],
     names: Sequence[str],
-    written: Written = NOTHING_WRITTEN,
+    written: WrittenInputs = NOTHING_WRITTEN,
     places: Sequence[int] | None = None,
 ) -> JointPart:
     """The program of a joint graph whose first `num_outputs` outputs are those of the forward half.
@@ -183,7 +183,7 @@ def joint_part(
         num_outputs,
         fixed,
         [named.get(i, "") for i in range(1 + max(named, default=-1))],
-        Written(*(frozenset(at[i] for i in them if i < len(at)) for them in written)),
+        WrittenInputs(*(frozenset(at[i] for i in them if i < len(at)) for them in written)),
         at,
     ).part()
 
@@ -195,7 +195,7 @@ class _JointBuilder(ProgramBuilder):
         num_outputs: int,
         fixed: frozenset[int],
         names: Sequence[str],
-        written: Written,
+        written: WrittenInputs,
         places: Sequence[int],
     ) -> None:
         traced = Traced(graph_module, (), "dynamo", False, {})
