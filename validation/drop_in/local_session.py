@@ -30,7 +30,7 @@ from .beside.resident_bytes import few_bytes_of
 from .call_report import describe_calls, describe_checks
 from .checks.added_gradients import AddedGradients, Trained
 from .drop_in_options import DropInOptions
-from .parts.output_uses import OutputUse, gone_among, results_of
+from .parts.output_uses import OutputUse, given_watched, gone_among, results_of
 from .parts.part_sizes import Binding
 from .parts.planned_part import PlannedPart
 from .parts.traced_part import TracedPart
@@ -323,6 +323,7 @@ class LocalSession(Session):
                 if not one.is_done:
                     one.gone = gone_among(one.results)
             if call.use is None:
+                call.given = given_watched(given)
                 if not part.makes_zeros:  # or else they come, or are made
                     call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
                 if not self._sees_at_end:
@@ -390,7 +391,8 @@ class LocalSession(Session):
         for call in self._step.calls.rows:
             if call.use is not None or not call.is_done:
                 continue
-            call.use = OutputUse(gone_among(call.results), call.lacking)
+            kept = frozenset(i for i, it in call.given if not it.is_gone)
+            call.use = OutputUse(gone_among(call.results), call.lacking, kept)
             if not self._recorder.is_on and self.plans.known.records:
                 self._recorder.turns.see((call.key, call.use))
             if call.use.covers(call.part.use):
