@@ -19,6 +19,7 @@ from ..dry_cuda import has_values
 from ..guards.recording import python_generators, restore_python_generators
 from ..guards.saved_elsewhere import copied_aside, copied_elsewhere
 from ..torch_private.module_tables import AnyBatchNorm, buffers_of
+from ..torch_private.parametrization_cache import own_cached_weights
 from ..torch_private.storage_refs import DataPlaces, share_of, unseen_writes
 
 Source = str | torch.Generator
@@ -196,6 +197,7 @@ def untouched(model: nn.Module, loss: Any = None) -> Iterator[None]:
     places = DataPlaces(buffers)
     # They end as they began: an earlier forward that saved one for its backward need not know.
     ends.enter_context(unseen_writes(buffers))
+    ends.enter_context(own_cached_weights())
     held = [
         (value, value.get_state())
         for root in roots

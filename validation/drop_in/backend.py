@@ -56,7 +56,7 @@ from ..user_warnings import warn_user
 from .backend_sessions import BackendSessions
 from .failed_forwards import FailedForwards
 from .parts.gradient_layouts import GradientLayouts, copied_gradients, watch_backward
-from .parts.joint_part import joint_part
+from .parts.joint_part import WrittenInputs, joint_part
 from .parts.lacking_gradients import LackingGradients
 from .parts.own_zeros import OwnZeros
 from .parts.shared_memory import SharedMemory
@@ -65,7 +65,7 @@ from .parts.traced_part import TracedPart
 from .parts.whole_layers import keep_layers_whole
 from .plans.loop_round import THE_ROUND
 from .ranks_of_graph import RanksOfGraph
-from .session import Session
+from .session import Session, untrained
 from .traced_python import TracedPython, counted_since
 
 _masks: WeakKeyDictionary[Session, list[str]] = WeakKeyDictionary()
@@ -336,6 +336,10 @@ def _part_of_fixed_sizes(
     is_followed = session.has_broken or _frames.is_given_up or ends_at_break(graph_module)
     changing = session.changing(inputs)
     doubted = session.doubted(inputs) if is_followed else ()
+    if is_followed or compiled or session.is_distributed:
+        unsaved: Sequence[int] = ()
+    else:
+        unsaved = untrained(inputs)  # the loop may write them before the backward
 
     def trace(
         examples: Sequence[Any], strides: Mapping[int, Strides] | None
@@ -348,7 +352,9 @@ def _part_of_fixed_sizes(
             fixed: frozenset[int],
             places: Sequence[int],
         ) -> TracedPart:
-            found = joint_part(joint, num_outputs, fixed, names, changing, doubted, places)
+            found = joint_part(
+                joint, num_outputs, fixed, names, WrittenInputs(changing, doubted, unsaved), places
+            )
             if session.is_distributed and torch.distributed.get_world_size() > 1:
                 session.agree_on(messages_of(found.program))
             name = f"part{len(session.parts)}" if session.parts else "step"

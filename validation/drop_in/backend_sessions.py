@@ -26,6 +26,7 @@ from ..torch_private.sharded_roots import (
     running_root,
     when_forward_begins,
 )
+from .beside.copied_models import COPIES
 from .drop_in_options import DropInOptions
 from .gathered_session import GatheredSession
 from .local_session import LocalSession
@@ -185,6 +186,7 @@ class BackendSessions:
             if is_new:
                 self.uncalled.add(id(options))
             session.see(module)
+            COPIES.gets_budget(module)
 
     def is_coming(self) -> bool:
         """Whether a model was compiled with a budget, is there, and no graph of it has come."""

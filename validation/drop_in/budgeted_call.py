@@ -30,7 +30,7 @@ from ..torch_private.dynamo_settings import (
 )
 from ..torch_private.function_transforms import in_transform, is_traced
 from ..torch_private.global_settings import GlobalSettings
-from ..torch_private.module_tables import as_itself, call_as_itself
+from ..torch_private.module_tables import as_itself, attributes_of, call_as_itself
 from ..torch_private.pytrees import tree_leaves
 from ..torch_private.sharded_roots import running_root
 from ..user_warnings import warn_user
@@ -295,7 +295,7 @@ class BudgetedCall:
         model, session, self._is_due = self._model, self.session, False
         name, found = type(model).__name__, None
         gradients = [it.grad for it in model.parameters() if it.grad is not None]
-        aside_bytes = storage_bytes(gradients)
+        aside_bytes = storage_bytes([*gradients, *attributes_of(model)])
         del gradients
 
         def planned(*inputs: Any, **keywords: Any) -> Any:
@@ -331,8 +331,8 @@ class BudgetedCall:
     def _tell_set_aside(self, aside_bytes: int) -> None:
         """Say that a comparison, beside such gradients, may have exceeded the budget; once.
 
-        They are there where a loop zeroes them after its forward, or never. The step that is
-        compared makes its own, and these wait meanwhile.
+        They are there where a loop zeroes them after its forward, or never, or where modules make
+        weights in each forward. The step that is compared makes its own, and these wait meanwhile.
         """
         budget, peak = self.session.budget_bytes, self.session.peak_bytes
         if not aside_bytes or not budget or not peak or self._says_aside:
@@ -343,9 +343,10 @@ class BudgetedCall:
         self._says_aside = True
         line = (
             f"a new graph of {type(self._model).__name__} was compared with its plain step beside "
-            f"{format_bytes(aside_bytes)} of gradients that were there: this may have exceeded the "
-            f"budget by up to {format_bytes(over)}; optimizer.zero_grad() in front of the forward "
-            'frees them, and check="never" compares nothing'
+            f"{format_bytes(aside_bytes)} of gradients, or of tensors that modules have as "
+            "attributes, that were there: this may have exceeded the budget by up to "
+            f"{format_bytes(over)}; optimizer.zero_grad() in front of the forward frees gradients, "
+            'and check="never" compares nothing'
         )
         self.session.note(line)
         warn_user(line, PlainStepWarning)

@@ -14,6 +14,7 @@ from ..ranks.wrappers import inside
 from ..torch_private.module_tables import call_instead, replacement_of
 from ..torch_private.sharded_groups import frees_when_it_may, is_sharded, states
 from .backend import SESSIONS
+from .beside.copied_models import COPIES
 from .budgeted_call import BudgetedCall
 from .drop_in_options import DropInOptions
 from .gathered_session import GatheredSession, refuse_waiting_gradients
@@ -77,6 +78,7 @@ def in_place(
         else:
             rehearse(model, session, inputs, keywords)
             session.awaits_call = True
+        COPIES.gets_budget(model)
     except BaseException:
         restore(model)
         raise
@@ -88,6 +90,7 @@ def restore(model: nn.Module) -> nn.Module:
     call = replacement_of(inside(model))
     if isinstance(call, BudgetedCall):
         call.session.is_over()
+        COPIES.loses_budget(inside(model))
         call_instead(inside(model), None)
         frees_when_it_may(model)
     return model

@@ -21,6 +21,7 @@ from ..measure.storage import bytes_by_place
 from ..torch_private.graph_tasks import in_backward, keeps_graph, when_backward_ends
 from .beside.allocator_room import AllocatorRoom
 from .beside.behind_backward import BehindBackward
+from .beside.code_between import CodeBetween
 from .beside.evaluations import Evaluations
 from .beside.held_in_front import HeldInFront
 from .beside.held_state import HeldState, may_record
@@ -29,7 +30,7 @@ from .beside.resident_bytes import few_bytes_of
 from .call_report import describe_calls, describe_checks
 from .checks.added_gradients import AddedGradients, Trained
 from .drop_in_options import DropInOptions
-from .parts.output_uses import OutputUse, gone_among, results_of
+from .parts.output_uses import OutputUse, given_watched, gone_among, results_of
 from .parts.part_sizes import Binding
 from .parts.planned_part import PlannedPart
 from .parts.traced_part import TracedPart
@@ -79,6 +80,7 @@ class LocalSession(Session):
         self._room = AllocatorRoom(self.plans, self._tell)
         self._evaluations = Evaluations()
         self._in_front = HeldInFront(options.extra_bytes)
+        self._between = CodeBetween()
         self._tells_uncounted = False
         self._added = AddedGradients(lambda line: self._tell(line, RoundingWarning))
         # What the step is given that begins, where one does; by its addresses.
@@ -316,10 +318,12 @@ class LocalSession(Session):
                 self._added.gives(part, call.parameters)
             if not any(half < 0 for half in self._step.calls.order):
                 self._see_stale()
+                self._see_between()
             for one in self._step.calls.rows:
                 if not one.is_done:
                     one.gone = gone_among(one.results)
             if call.use is None:
+                call.given = given_watched(given)
                 if not part.makes_zeros:  # or else they come, or are made
                     call.lacking = frozenset(i for i, it in enumerate(given) if it is None)
                 if not self._sees_at_end:
@@ -387,7 +391,8 @@ class LocalSession(Session):
         for call in self._step.calls.rows:
             if call.use is not None or not call.is_done:
                 continue
-            call.use = OutputUse(gone_among(call.results), call.lacking)
+            kept = frozenset(i for i, it in call.given if not it.is_gone)
+            call.use = OutputUse(gone_among(call.results), call.lacking, kept)
             if not self._recorder.is_on and self.plans.known.records:
                 self._recorder.turns.see((call.key, call.use))
             if call.use.covers(call.part.use):
@@ -429,6 +434,35 @@ class LocalSession(Session):
         self.plans.known.passes = False
         self.plans.plan_anew()
 
+    def _see_between(self) -> None:
+        """Say where the code between the forward and this backward may exceed the budget.
+
+        As a call of the plain model in this step alone. Not among several models, whose steps lie
+        between the halves of each other's.
+        """
+        peak, budget = self.peak_bytes, self.budget_bytes
+        if self.parts[0].device != "cpu" or self._has_others():
+            return
+        calls, is_measured = self._step.calls, self._recorder.is_on
+        found = self._between.look(tuple(calls.keys), is_measured=is_measured)
+        if found is None or peak is None or budget is None:
+            return
+        now, known = found
+        kept = sum(call.kept_bytes for call in calls.opened) + calls.rows[0].shared_bytes
+        gradients = self._held.coming_gradient_bytes()  # that code's come first
+        at_loss = self._held.present_bytes + kept + now.all_bytes + gradients
+        over = max(at_loss, peak + now.front_bytes - known.front_bytes) - budget
+        if over <= 0:
+            return
+        self._recorder.turns.is_missing = True
+        self._tell(
+            f"code between forward and backward, as a call of the plain model, takes about "
+            f"{format_bytes(now.all_bytes - known.all_bytes)} more in this step than in those that "
+            f"were measured: it may exceed the budget by about {format_bytes(over)}, and the next "
+            "one is measured",
+            PlainStepWarning,
+        )
+
     def may_give_early(self, part: TracedPart) -> bool:
         """Whether what the loop does with gradients fits beside the rest of this backward."""
         is_measured = self._recorder.is_on or self._recorder.turns.is_missing
@@ -443,6 +477,7 @@ class LocalSession(Session):
             self._has_traced = False
             gc.collect()
         num_ended, member = records_ended(), self._resident.member
+        self._between.step_begins()
         self._step.thread = threading.get_ident()
         close_all()
         self._tell_refusals()

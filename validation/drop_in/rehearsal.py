@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -26,7 +26,12 @@ from ..guards.state_walk import HOOKS
 from ..measure.storage import storage_bytes
 from ..ranks import Ranks
 from ..torch_private.dynamo_settings import left_open
-from ..torch_private.module_tables import as_itself, call_as_itself, replacement_of
+from ..torch_private.module_tables import (
+    as_itself,
+    attributes_of,
+    call_as_itself,
+    replacement_of,
+)
 from ..torch_private.pytrees import tree_map_only
 from ..torch_private.sharded_groups import reducing
 from ..torch_private.storage_refs import DataPlaces
@@ -63,7 +68,7 @@ def rehearse(
         The step by the schedules differs from the plain one, or fails.
     """
     left = _left_as_it_is(model, inputs, keywords, session.checks)
-    with _in_training(model), session.rehearsing(), left as written:
+    with _in_training(model), session.rehearsing(), left as (written, restore):
         session.note_written(written)
         with untouched(model):
             refused: InfeasibleBudgetError | None = None
@@ -74,6 +79,8 @@ def rehearse(
                 refused = error.with_traceback(None)
             if refused is not None:
                 raise session.refused_again(refused, lambda: _step(model, inputs, keywords))
+            if session.is_held():  # as by a weight that a norm sets anew in each forward
+                restore()
             if session.holds_forward():
                 _step(model, inputs, keywords)
         if session.has_broken:
@@ -135,10 +142,10 @@ def _left_as_it_is(
     keywords: Mapping[str, Any],
     records: bool,
     skip: frozenset[str] = frozenset(),
-) -> Iterator[tuple[torch.Tensor, ...]]:
+) -> Iterator[tuple[tuple[torch.Tensor, ...], Callable[[], None]]]:
     """Restore what a forward changes besides buffers: counters, globals, generators, parameters.
 
-    Gives the tensors that the plain forward writes in place.
+    Gives the tensors that the plain forward writes in place, and what restores Python's state.
 
     Parameters
     ----------
@@ -162,11 +169,12 @@ def _left_as_it_is(
                 model, MadeUpGradients().loss, inputs, keywords, parts_may_be_scripted=True
             )
             written = recorded.written
+            del recorded  # which holds what the forward has set, too
     held = DataPlaces([*model.parameters(), *model.buffers(), *written])
     with copied_elsewhere() as copied:
         contents = [(tensor, copied_aside(tensor, copied)) for tensor in written]
         try:
-            yield written
+            yield written, state.restore
         finally:
             held.restore()
             state.restore()
@@ -255,7 +263,9 @@ def _over_budget(
                 taken.ends()
         if PLANNED in taken.tops:
             taken.tops[PLANNED] -= storage_bytes(given)  # its inputs were copies
-    resident, is_broken = session.resident_bytes(given), session.has_broken
+    # Beside the planned step are those of before, of the record, and of the plain step.
+    resident = session.resident_bytes(given) + 3 * storage_bytes(attributes_of(model))
+    is_broken = session.has_broken
     if is_broken and session.options.is_share:
         session.lines_of_call = partial(taken.lines, resident, is_broken=True)
         return []

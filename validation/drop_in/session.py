@@ -179,6 +179,10 @@ class Session(ABC):
             # The loop's calls: those of the block may live on, in a cycle.
             self._step.calls = calls
 
+    def is_held(self) -> bool:
+        """Whether a backward of the step may still come, perhaps but for a cycle."""
+        return self._step.calls.is_open
+
     def holds_forward(self) -> bool:
         """Whether something holds what a forward of a rehearsal has made, as a hook that logs it.
 
@@ -234,11 +238,7 @@ class Session(ABC):
 
     def doubted(self, inputs: Sequence[Any]) -> list[int]:
         """Which of a part's `inputs` are no parameters: code behind the part may write them."""
-        if self._knows_written:
-            return []
-        return [
-            i for i, it in enumerate(inputs) if type(it) is torch.Tensor and not it.requires_grad
-        ]
+        return [] if self._knows_written else untrained(inputs)
 
     def see_written(self, part: TracedPart, _number: int, written: frozenset[int]) -> None:
         """A backward of `part` by a schedule begins, and these arguments were written meanwhile."""
@@ -517,3 +517,8 @@ class Session(ABC):
     @abstractmethod
     def report(self) -> str:
         """A description of what was planned, for people."""
+
+
+def untrained(inputs: Sequence[Any]) -> list[int]:
+    """Which of a part's `inputs` are tensors that nothing trains, as buffers."""
+    return [i for i, it in enumerate(inputs) if type(it) is torch.Tensor and not it.requires_grad]

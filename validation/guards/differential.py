@@ -25,6 +25,7 @@ from ..autocasts import run_backward
 from ..measure.meters import Meter
 from ..torch_private.dynamo_settings import compiled_alone
 from ..torch_private.module_tables import buffers_of, step_hooks
+from ..torch_private.parametrization_cache import own_cached_weights
 from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, unseen_writes
 from .float64_step import Float64Step
@@ -380,6 +381,7 @@ class Both:
             stack.enter_context(without_step_hooks(parameters))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(unseen_writes(buffers))
+            stack.enter_context(own_cached_weights())
             try:
                 for parameter in parameters:
                     parameter.grad = None

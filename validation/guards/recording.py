@@ -19,6 +19,7 @@ from schedsim.errors import UnsupportedError
 from ..torch_private.module_tables import backward_hooks_of, parameters_of
 from ..torch_private.op_modes import TorchDispatchMode, schema_of
 from ..torch_private.open_functionals import bodies_seen_by
+from ..torch_private.parametrization_cache import own_cached_weights
 from ..torch_private.pytrees import tree_leaves, tree_map_only
 from ..torch_private.storage_refs import DataPlaces, storage_key, unseen_writes
 from .asking import Answers, Question
@@ -312,6 +313,7 @@ class _Recorder:
         held = DataPlaces([*around.tensors.values(), *parameters, *buffers])
         # Buffers end as they began; code that saved one need not know.
         ends.enter_context(unseen_writes(buffers))
+        ends.enter_context(own_cached_weights())
         try:
             with (
                 _torch_generators(self.model),

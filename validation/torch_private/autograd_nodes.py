@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
+
+_OF_NO_BYTES = frozenset(
+    {
+        "torch::autograd::AccumulateGrad",
+        "AliasBackward",
+        "AsStridedBackward",
+        "DetachBackward",
+        "DiagonalBackward",
+        "ExpandBackward",
+        "MovedimBackward",
+        "PermuteBackward",
+        "ReshapeAliasBackward",
+        "SelectBackward",
+        "SliceBackward",
+        "SplitBackward",
+        "SplitWithSizesBackward",
+        "SqueezeBackward",
+        "TBackward",
+        "TransposeBackward",
+        "UnbindBackward",
+        "UnfoldBackward",
+        "UnsafeSplitBackward",
+        "UnsafeViewBackward",
+        "UnsqueezeBackward",
+        "ViewAsComplexBackward",
+        "ViewAsRealBackward",
+        "ViewBackward",
+    }
+)
+"""Nodes of views, by their names without a number, and those of leaves."""
 
 
 def sequence_number() -> int:
@@ -78,6 +109,17 @@ def is_of_graph(node: Any) -> bool:
     return type(node).__name__ == "CompiledFunctionBackward"
 
 
+def made_bytes(node: Any) -> int:
+    """Bytes of what a node of the autograd graph has made, as its backward expects gradients of it.
+
+    0 for views, and for the gradients of leaves. What is there still of it cannot be told.
+    """
+    if node.name().rstrip("0123456789") in _OF_NO_BYTES:
+        return 0
+    found = (it for it in node._input_metadata if all(isinstance(n, int) for n in it.shape))
+    return sum(math.prod(it.shape) * it.dtype.itemsize for it in found)
+
+
 def saved_by(node: Any) -> Iterator[torch.Tensor]:
     """The tensors that a node of the autograd graph holds for its backward, not unpacked.
 
@@ -93,6 +135,15 @@ def saved_by(node: Any) -> Iterator[torch.Tensor]:
                 held = getattr(one, "data", None)
                 if isinstance(held, torch.Tensor) and not _is_wrapped(held):
                     yield held
+
+
+def unsaved_by(node: Any) -> RuntimeError | None:
+    """Why the node of a compiled graph cannot have what it has saved; ``None`` where it can."""
+    try:
+        _ = node.saved_tensors
+    except RuntimeError as error:
+        return error
+    return None
 
 
 def _is_wrapped(tensor: torch.Tensor) -> bool:

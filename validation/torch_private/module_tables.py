@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as AnyBatchNorm
 __all__ = [
     "AnyBatchNorm",
     "as_itself",
+    "attributes_of",
     "backward_hooks_of",
     "buffers_of",
     "call_as_itself",
@@ -50,6 +51,14 @@ def tables_of(module: nn.Module) -> dict[str, Any]:
     """The tables by which a module has its parameters, buffers and children, under their names."""
     names = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
     return {name: getattr(module, name) for name in names}
+
+
+def attributes_of(model: nn.Module) -> list[Tensor]:
+    """The tensors that modules hold beside parameters and buffers.
+
+    As the weight that `torch.nn.utils.weight_norm` or pruning makes anew in each forward.
+    """
+    return [it for module in model.modules() for it in vars(module).values() if type(it) is Tensor]
 
 
 def step_hooks(parameter: Tensor) -> dict[int, Any] | None:

@@ -15,6 +15,7 @@ from ..process_objects import objects_within
 from ..torch_private.loaded_optimizers import when_given_state
 
 _changes: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+_entries: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 _has_looked = False
 
 
@@ -34,6 +35,19 @@ def stepped_optimizers() -> list[Optimizer]:
 def found_with_state(optimizer: Optimizer) -> None:
     """`optimizer` has a state from before this module was there, which no hook has told of."""
     _changes.setdefault(optimizer, 1)
+
+
+def see_states() -> None:
+    """Note states that have grown outside of a step, as by an estimate of the curvature.
+
+    O(parameters with a state).
+    """
+    for optimizer in stepped_optimizers():
+        its = list(optimizer.state.values())
+        num_entries = sum(len(it) for it in its if isinstance(it, dict))
+        if _entries.get(optimizer, num_entries) != num_entries:
+            _changed(optimizer)
+        _entries[optimizer] = num_entries
 
 
 def look_for_states() -> None:

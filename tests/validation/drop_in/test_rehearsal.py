@@ -212,3 +212,18 @@ def test_what_a_hook_holds_of_the_first_forward_is_no_forward_of_the_compared_st
         warnings.simplefilter("ignore", PlainStepWarning)  # on what the call itself takes
         schedsim.rematerialize(model, torch.randn(512, 32), 320_000, in_place=True, effort=0.1)
     assert "to the bit" in session_in(model).check_note
+
+
+@pytest.mark.slow
+def test_a_weight_that_each_forward_makes_anew_holds_no_forward(monkeypatch):
+    """Its graph kept the first forward's tensors beside a second one: 1.17 of the budget."""
+    from schedsim.validation.drop_in import rehearsal
+
+    monkeypatch.setattr(rehearsal, "_step", lambda *_: pytest.fail("a second forward"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layers = [nn.utils.weight_norm(nn.Linear(16, 16)) for _ in range(3)]
+    model, x = nn.Sequential(*layers), torch.randn(64, 16)
+    weight = layers[0].weight
+    schedsim.rematerialize(model, (x,), "1MB", in_place=True, effort=0.1)
+    assert layers[0].weight is weight

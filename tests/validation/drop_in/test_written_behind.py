@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 import schedsim
-from schedsim.errors import InfeasibleBudgetError
+from schedsim.errors import InfeasibleBudgetError, SchedsimError
 
 
 class Contrast(nn.Module):
@@ -147,3 +147,83 @@ def test_a_least_budget_keeps_what_follows_from_a_buffer_only_if_it_is_written()
     for budget in named(least, writes, batches):
         assert budget > least
         assert losses_within(budget, writes, batches) == losses_within(None, writes, batches)
+
+
+class Centred(nn.Module):
+    """Features less a centre that the loop moves, as DINO's; the plain backward reads no centre."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(*[it for _ in range(5) for it in (nn.Linear(64, 64), nn.GELU())])
+        self.register_buffer("centre", torch.zeros(1, 64))
+        self.last = nn.Sequential(*[it for _ in range(4) for it in (nn.Linear(64, 64), nn.GELU())])
+
+    def forward(self, x):
+        features = self.first(x)
+        return features, self.last(torch.tanh(features - self.centre))
+
+
+def centred(step, model, x):
+    """The parameters and the centre behind steps that move it between forward and backward."""
+    optimizer, found = torch.optim.Adam(model.parameters(), 1e-2), []
+    for _ in range(5):
+        features, output = step(x)
+        loss = (output - x).square().mean()
+        with torch.no_grad():
+            model.centre.mul_(0.9).add_(features.mean(0, keepdim=True), alpha=0.1)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append([it.detach().clone() for it in model.state_dict().values()])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["in place", "backend"])
+def test_a_buffer_that_the_loop_writes_between_forward_and_backward(way):
+    """What follows from it runs once, so that no schedule reads it in the backward."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain, x = Centred(), torch.randn(512, 64)
+    model = copy.deepcopy(plain)
+    if way == "in place":
+        step = schedsim.rematerialize(model, (x,), "1.9MB", in_place=True, effort=0.1)
+    else:
+        options = {"budget": "1.9MB", "effort": 0.1}
+        step = torch.compile(model, backend="schedsim", options=options)
+    for one, other in zip(centred(step, model, x), centred(plain, plain, x), strict=True):
+        assert all(map(torch.equal, one, other))
+    torch._dynamo.reset()
+
+
+class TwoOutputs(nn.Module):
+    """Gives features, which its plain backward does not read, and what follows from them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32))
+        self.last = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32))
+
+    def forward(self, x):
+        features = self.first(x)
+        return features, self.last(features * 2)
+
+
+def backward_behind_a_write(step, x):
+    features, output = step(x)
+    features.clamp_(-1, 1)
+    (output.square().mean() + features.sum()).backward()
+
+
+@pytest.mark.slow
+def test_an_output_that_is_written_and_read_again_is_named():
+    """autograd's own words name neither the output nor what to do."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = TwoOutputs(), torch.randn(512, 32)
+    backward_behind_a_write(model, x)
+    options = {"budget": "450kB", "effort": 0.1}
+    step = torch.compile(model, backend="schedsim", options=options)
+    with pytest.raises(SchedsimError, match=r"an output of the model \(\(512, 32\)\) was written"):
+        backward_behind_a_write(step, x)
+    torch._dynamo.reset()

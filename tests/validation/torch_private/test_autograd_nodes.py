@@ -8,6 +8,7 @@ from schedsim.validation.torch_private.autograd_nodes import (
     current_node_number,
     function_of,
     has_saving_hooks,
+    made_bytes,
     node_of_graph,
     saved_by,
     sequence_number,
@@ -114,3 +115,14 @@ def test_the_whole_gradient_of_a_parameter_is_seen_from_the_node_that_gives_a_pa
     (one * 2).sum().backward()
     assert len(seen) == 1
     assert when_whole({id(one)}, seen.append) == []
+
+
+def test_bytes_of_what_a_node_has_made():
+    """Also behind its backward; nothing of views, and of the gradients of leaves."""
+    x = torch.ones(4, 8, requires_grad=True)
+    made = (x * 2).view(8, 4).t()
+    product = made.grad_fn.next_functions[0][0].next_functions[0][0]
+    assert [made_bytes(it) for it in (made.grad_fn, product)] == [0, x.nbytes]
+    made.sum().backward()
+    assert made_bytes(product) == x.nbytes
+    assert made_bytes(product.next_functions[0][0]) == 0

@@ -8,6 +8,7 @@ import pickle
 import torch
 from schedsim.validation.torch_private.module_tables import (
     AnyBatchNorm,
+    attributes_of,
     buffers_of,
     call_as_itself,
     call_instead,
@@ -61,3 +62,11 @@ def test_a_call_is_replaced_and_left_behind():
     assert replacement_of(pickle.loads(pickle.dumps(net))) is None
     call_instead(net, None)
     assert replacement_of(net) is None
+
+
+def test_tensors_that_modules_have_as_attributes():
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    assert attributes_of(model) == []
+    model[1].kept = torch.ones(2)
+    [found] = attributes_of(model)
+    assert found is model[1].kept

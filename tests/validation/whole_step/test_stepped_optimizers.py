@@ -6,7 +6,11 @@ import copy
 
 import torch
 from schedsim.validation.whole_step import stepped_optimizers
-from schedsim.validation.whole_step.stepped_optimizers import look_for_states, state_changes
+from schedsim.validation.whole_step.stepped_optimizers import (
+    look_for_states,
+    see_states,
+    state_changes,
+)
 
 
 def changes_of(optimizer):
@@ -45,3 +49,16 @@ def test_states_from_before_are_looked_for_once(monkeypatch):
     del stepped_optimizers._changes[kept]
     look_for_states()
     assert changes_of(kept) == 0
+
+
+def test_a_state_that_grows_outside_of_a_step_is_a_change():
+    """As an estimate of the curvature that Sophia makes each few steps."""
+    optimizer = stepped()
+    see_states()
+    see_states()
+    assert changes_of(optimizer) == 1
+    [weight] = optimizer.state
+    optimizer.state[weight]["curvature"] = torch.zeros(3)
+    see_states()
+    see_states()
+    assert changes_of(optimizer) == 2

@@ -35,6 +35,8 @@ _SURE_LOOKS, _FIRST_LOOKS, _MOST_LOOKS = 2, 3, 16
 The first are those of all, and those behind one that was measured; then those steps are looked at
 whose numbers are powers of two. Of the last two numbers, the larger is for steps to be measured.
 """
+_GROWTH = 1.25
+"""By how much more nodes there must be to be looked for again, where they grow in each step."""
 _MOST_NODES = 100_000
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Tensors whose bytes are theirs, and not those of a trace without values, or of other ranks."""
@@ -61,6 +63,7 @@ class HeldInFront:
         self._before = {key_of(it): storage_weakly(it) for it in held_by_python(tensors_now())}
         self._num_steps = self._num_looks = self._num_known = 0
         self._num_nodes = -1  # of autograd as the last backward of a part ended
+        self._most_nodes = 0.0  # made since then, up to which nothing is looked for
         self._is_ignored = False
         self._found: dict[int | None, int] = {}  # with room for a few more
         self._seen: dict[int | None, int] = {}  # as it was
@@ -109,13 +112,17 @@ class HeldInFront:
         wanted = wanted or not self._num_steps & (self._num_steps - 1)
         most = _MOST_LOOKS if is_measured else _FIRST_LOOKS
         # Autograd has made nodes since the last backward: of a graph that waits for its own.
-        has_nodes = self._num_nodes != sequence_number()
-        wanted = wanted or (has_nodes and self._num_looks < most)
+        num_nodes = sequence_number() - self._num_nodes
+        wanted = wanted or (num_nodes != 0 and self._num_looks < most)
+        # As a forward of the plain model that some steps alone have in front of their own.
+        wanted = wanted or num_nodes > self._most_nodes
         for key in dropped:
             self._before.pop(key, None)
         if self._is_ignored or not (wanted or dropped):
             return 0
         self._num_looks += 1
+        if self._num_nodes >= 0:
+            self._most_nodes = max(self._most_nodes, num_nodes * _GROWTH)
         found = max(0, self._bytes_now(counted(), is_known) - but_bytes)
         planned = self.bytes_after(last)
         if found > planned:  # perhaps in a cycle, as of an error that was caught
@@ -232,13 +239,13 @@ def bytes_of_graphs(tensors: Iterable[torch.Tensor]) -> tuple[dict[int, int], di
     heads = [it for it in tensors if type(it) is torch.Tensor]
     outside: dict[int, int] = {}
     within: dict[int, int] = {}
-    for node in _nodes(it.grad_fn for it in heads if it.grad_fn is not None):
+    for node in nodes_behind(it.grad_fn for it in heads if it.grad_fn is not None):
         found = bytes_by_place([it for it in saved_by(node) if type(it) in _PLAIN])
         (within if is_of_graph(node) else outside).update(found)
     return outside, within
 
 
-def _nodes(heads: Iterable[Any]) -> list[Any]:
+def nodes_behind(heads: Iterable[Any]) -> list[Any]:
     """The nodes of autograd behind `heads`."""
     waiting = list(heads)
     found: dict[Any, None] = dict.fromkeys(waiting)

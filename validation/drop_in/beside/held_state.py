@@ -25,6 +25,7 @@ from ...torch_private.storage_refs import StorageWeakRef, is_gone, storage_key, 
 from ...whole_step.resident_state import resident_state
 from ...whole_step.stepped_optimizers import (
     found_with_state,
+    see_states,
     state_changes,
     stepped_optimizers,
 )
@@ -174,6 +175,7 @@ class HeldState:
                 self._see_trained(optimizer)
                 if vars(optimizer).get("state"):
                     found_with_state(optimizer)
+        see_states()
         for optimizer, num_steps in state_changes():
             if self._looked_at.get(optimizer) != num_steps:
                 self._looked_at[optimizer] = num_steps
@@ -223,7 +225,7 @@ class HeldState:
 
     def own_places(self) -> set[int]:
         """The addresses of parameters, buffers, gradients and states of optimizers."""
-        own = [it for it in stepped_optimizers() if any(map(self._knows, it.state))]
+        own = [it for it in stepped_optimizers() if any(map(self.knows, it.state))]
         states = bytes_by_place([dict(it.state) for it in own])
         return {*self.fixed_by_place(), *self.gradients(), *states}
 
@@ -285,11 +287,11 @@ class HeldState:
         """Where `optimizer` trains what is counted here; ``None`` if it trains other parameters."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if self._knows(parameter):
+                if self.knows(parameter):
                     return torch.device(parameter.device)
         return None
 
-    def _knows(self, tensor: torch.Tensor) -> bool:
+    def knows(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` is counted here, and not in the place of one that is gone."""
         known = self._tensors.get(id(tensor))
         return known is not None and known.tensor() is tensor
@@ -301,7 +303,7 @@ class HeldState:
     def gradients_for(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         """The gradients by which `optimizer` trains what is counted here."""
         parameters = (it for group in optimizer.param_groups for it in group["params"])
-        counted = (it for it in parameters if self._knows(it) and it.is_leaf)
+        counted = (it for it in parameters if self.knows(it) and it.is_leaf)
         return [it.grad for it in counted if it.grad is not None]
 
     def never_stepped(self) -> list[torch.Tensor]:
@@ -375,7 +377,7 @@ class HeldState:
         for optimizer, num_steps in state_changes():
             known = self._counted.get(optimizer)
             if known is None or known.num_steps != num_steps:
-                own = any(self._knows(p) for p in optimizer.state)
+                own = any(self.knows(p) for p in optimizer.state)
                 named = _named_bytes(optimizer) if own else 0
                 if known is None or known.named_bytes != named:
                     found = storage_bytes(dict(optimizer.state)) if own else 0

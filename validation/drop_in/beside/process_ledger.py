@@ -10,7 +10,9 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import torch
 
 from ..records.present_step import PresentStep
 from ..records.step_calls import PartCall
@@ -182,3 +184,9 @@ class Member:
 
 _numbers = itertools.count()
 _members: weakref.WeakSet[Member] = weakref.WeakSet()
+
+
+def is_of_any(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether some of `tensors` are held by a model with a budget."""
+    members = list(_members)
+    return any(member.held.knows(it) for it in tensors for member in members)

@@ -20,10 +20,11 @@ from schedsim.errors import SchedsimError, UnsupportedError
 from ...autocasts import Autocast, backward_within
 from ...guards.plan_variants import RoundingWarning
 from ...op_level.emit import Halves
-from ...torch_private.autograd_nodes import node_of_graph
+from ...torch_private.autograd_nodes import node_of_graph, unsaved_by
 from ...torch_private.dynamo_graphs import tracing_again
 from ...torch_private.fake_tensors import without_memory
 from ...torch_private.graph_halves import Strides
+from ...torch_private.storage_refs import version_of
 from ...user_warnings import warn_user
 from .joint_part import GivenGradient
 
@@ -244,10 +245,37 @@ def watch_backward(
     node = node_of_graph(found)
     if node is None:
         return
+    found = found if isinstance(found, tuple | list) else (found,)
     if not makes_zeros:
         node.set_materialize_grads(False)
     _refuse_second_derivatives(node)
+    _refuse_written_outputs(node, found)
     node.register_prehook(begins)
+
+
+def _refuse_written_outputs(node: Any, found: Sequence[Any]) -> None:
+    """Say so where the backward of `node` would read outputs that the loop has written meanwhile.
+
+    autograd refuses that anyway, in words that name neither.
+    """
+    known, outputs = weakref.ref(node), (it for it in found if type(it) is torch.Tensor)
+    versions = [(weakref.ref(it), version_of(it)) for it in outputs if not it.is_inference()]
+
+    def watch(_given: Sequence[Any]) -> None:
+        now = ((ref(), version) for ref, version in versions)
+        written = [it for it, version in now if it is not None and version_of(it) != version]
+        node = known() if written else None
+        error = None if node is None else unsaved_by(node)
+        if error is not None:
+            sizes = ", ".join(str(tuple(it.shape)) for it in written)
+            raise SchedsimError(
+                f"an output of the model ({sizes}) was written in place before the backward, which "
+                "computes again from it by its schedule, whether the plain step reads it there or "
+                "not",
+                hint="write into a copy, as out = out.clone(), or out of place",
+            ) from error
+
+    node.register_prehook(watch)
 
 
 def _refuse_second_derivatives(node: Any) -> None:

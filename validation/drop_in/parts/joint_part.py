@@ -24,6 +24,29 @@ _ADDS = frozenset({torch.ops.aten.add.Tensor})
 _CASTS = frozenset({torch.ops.aten._to_copy.default, torch.ops.prims.convert_element_type.default})
 
 
+class WrittenInputs(NamedTuple):
+    """What is written between the halves of a part, by positions of its inputs.
+
+    Attributes
+    ----------
+    changing
+        Inputs that a forward writes, in this part or behind it: what reads them runs once, in the
+        forward half.
+    doubted
+        Buffers that code behind this part may write before the backward half.
+    unsaved
+        Buffers that the loop may write there, where the backward half of the plain step reads none:
+        for others autograd would refuse that.
+    """
+
+    changing: Collection[int] = ()
+    doubted: Collection[int] = ()
+    unsaved: Collection[int] = ()
+
+
+NOTHING_WRITTEN = WrittenInputs()
+
+
 class JointPart(NamedTuple):
     """A part of a step as a program, and the places of its arguments and results.
 
@@ -131,8 +154,7 @@ def joint_part(
     num_outputs: int,
     fixed: frozenset[int],
     names: Sequence[str],
-    changing: Collection[int] = (),
-    doubted: Collection[int] = (),
+    written: WrittenInputs = NOTHING_WRITTEN,
     places: Sequence[int] | None = None,
 ) -> JointPart:
     """The program of a joint graph whose first `num_outputs` outputs are those of the forward half.
@@ -143,14 +165,11 @@ def joint_part(
         Positions of the inputs that are parameters and buffers.
     names
         Expressions by which Dynamo names the inputs.
-    changing
-        Positions of inputs that a forward writes, in this part or behind it: what reads them runs
-        once, in the forward half.
-    doubted
-        Positions of buffers that code behind this part may write before the backward half.
+    written
+        What is written while the part is in flight.
     places
-        For each position among Dynamo's inputs, of which `names`, `changing`, `doubted` and the
-        graph's own roles tell, the one among the inputs of the joint graph; the same if ``None``.
+        For each position among Dynamo's inputs, of which `names`, `written` and the graph's own
+        roles tell, the one among the inputs of the joint graph; the same if ``None``.
 
     Raises
     ------
@@ -164,8 +183,7 @@ def joint_part(
         num_outputs,
         fixed,
         [named.get(i, "") for i in range(1 + max(named, default=-1))],
-        frozenset(at[i] for i in changing if i < len(at)),
-        frozenset(at[i] for i in doubted if i < len(at)),
+        WrittenInputs(*(frozenset(at[i] for i in them if i < len(at)) for them in written)),
         at,
     ).part()
 
@@ -177,15 +195,14 @@ class _JointBuilder(ProgramBuilder):
         num_outputs: int,
         fixed: frozenset[int],
         names: Sequence[str],
-        changing: Collection[int],
-        doubted: Collection[int],
+        written: WrittenInputs,
         places: Sequence[int],
     ) -> None:
         traced = Traced(graph_module, (), "dynamo", False, {})
         device = _device(graph_module)
         super().__init__(traced, device)
-        self.num_outputs, self.fixed, self.changing = num_outputs, fixed, changing
-        self.doubted, self.places = doubted, places
+        self.num_outputs, self.fixed = num_outputs, fixed
+        self.written, self.places = written, places
         self.sources = list(names)
         self.names = [clean(name) for name in names]
         self.found: dict[str, OpenSize] = {}
@@ -381,9 +398,19 @@ class _JointBuilder(ProgramBuilder):
             for _, role in outputs
             if role.kind == "mutation" and role.of == "input"
         }
-        found = [v for i, v in enumerate(self.inputs) if i in self.changing and v >= 0]
+        found = [v for i, v in enumerate(self.inputs) if i in self.written.changing and v >= 0]
         later = {program.values[v].storage for v in found} - changed
-        maybe = [self.inputs[i] for i in self.doubted if i in self.fixed and self.inputs[i] >= 0]
+        saved = {
+            program.values[v].storage
+            for call in program.calls[program.seed + 1 :]
+            for v in refs((call.args, call.kwargs))
+        }
+        maybe = [
+            self.inputs[i]
+            for i in {*self.written.doubted, *self.written.unsaved} & self.fixed
+            if self.inputs[i] >= 0
+            and (i in self.written.doubted or program.values[self.inputs[i]].storage not in saved)
+        ]
         known = changed | later
         program.doubted = frozenset(v for v in maybe if program.values[v].storage not in known)
         if not changed | later:

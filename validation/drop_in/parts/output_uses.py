@@ -37,14 +37,20 @@ class OutputUse(NamedTuple):
         Numbers of the held outputs that the loop has dropped when the backward begins.
     lacking
         Numbers of the given gradients that do not come.
+    kept
+        Numbers of those that the loop holds to the end of the backward, as in
+        ``features.backward(gradient)``.
     """
 
     dropped: frozenset[int] = frozenset()
     lacking: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
 
     def common(self, other: OutputUse) -> OutputUse:
         """What holds in both uses."""
-        return OutputUse(self.dropped & other.dropped, self.lacking & other.lacking)
+        return OutputUse(
+            self.dropped & other.dropped, self.lacking & other.lacking, self.kept | other.kept
+        )
 
     def covers(self, other: OutputUse) -> bool:
         """Whether a plan for `other` is one for this use, too.
@@ -56,7 +62,8 @@ class OutputUse(NamedTuple):
         >>> OutputUse().covers(OutputUse(frozenset({0}), frozenset()))
         False
         """
-        return other.dropped <= self.dropped and other.lacking <= self.lacking
+        fewer = other.dropped <= self.dropped and other.lacking <= self.lacking
+        return fewer and self.kept <= other.kept
 
 
 class Result(NamedTuple):
@@ -85,6 +92,13 @@ def results_of(tensors: Iterable[torch.Tensor]) -> tuple[Result, ...]:
         storage = share_of(tensor).untyped_storage()
         found.append(Result(weakly(tensor), storage.data_ptr(), storage.nbytes()))
     return tuple(found)
+
+
+def given_watched(gradients: Sequence[torch.Tensor | None]) -> tuple[tuple[int, Result], ...]:
+    """The `gradients` that have memory of their own, with their numbers, watched from now on."""
+    come = [(i, it) for i, it in enumerate(gradients) if it is not None and it.numel() > 1]
+    found = zip(come, results_of(it for _, it in come), strict=True)
+    return tuple((i, result) for (i, it), result in found if result.size_bytes >= it.nbytes)
 
 
 def watched(tensors: Any) -> tuple[Result, ...]:
@@ -177,7 +191,9 @@ class PartOutputs:
         stays = {name for i, name in enumerate(self._held) if i not in use.dropped}
         gone = {self._held[i] for i in use.dropped} - stays - self._kept_anyway
         lacking = self.lacking_names(use)
-        if not (gone or lacking or earlier_bytes):
+        come = dict.fromkeys(self._given[i] for i in sorted(use.kept))
+        kept = [name for name in come if name not in lacking and name not in graph.results]
+        if not (gone or lacking or kept or earlier_bytes):
             return graph
         at = graph.op_index(self._seed_name)
         seed = graph.ops[at]
@@ -186,5 +202,5 @@ class PartOutputs:
         if earlier_bytes:
             reads, inputs = (*reads, _EARLIER), {**inputs, _EARLIER: earlier_bytes}
         ops = (*graph.ops[:at], replace(seed, reads=reads, writes=writes), *graph.ops[at + 1 :])
-        results = tuple(name for name in graph.results if name not in gone)
+        results = (*(name for name in graph.results if name not in gone), *kept)
         return replace(graph, ops=ops, inputs=inputs, results=results)

@@ -249,7 +249,7 @@ class PlannedPart:
 
     def learn_dropped(self, dropped: frozenset[int]) -> None:
         """Another part, whose backward this one may run, has these outputs dropped."""
-        self._set_use(OutputUse(dropped, self.use.lacking))
+        self._set_use(self.use._replace(dropped=dropped))
 
     def uses_as(self, other: PlannedPart) -> None:
         """Plan for the use of the outputs that was learnt for `other`."""
@@ -305,7 +305,7 @@ class PlannedPart:
         graph = replace(
             graph, ops=ops, static_bytes=static_bytes + graph.static_bytes + self.states_bytes
         )
-        use = OutputUse(self.use.dropped) if zeros else self.use
+        use = self.use._replace(lacking=frozenset()) if zeros else self.use
         return self.outputs.as_used(graph, use, earlier_bytes)
 
     @property
@@ -497,7 +497,7 @@ class PlannedPart:
 
     def own_backward_bytes(self, number: int, binding: Binding = ()) -> int:
         """The peak of the backward by schedule `number`, with zeros for gradients that lack."""
-        memory = self._memory(number, binding, OutputUse(self.use.dropped))
+        memory = self._memory(number, binding, self.use._replace(lacking=frozenset()))
         return int(memory[self._runs(number)[1] :].max())
 
 

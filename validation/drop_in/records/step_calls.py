@@ -42,6 +42,8 @@ class PartCall:
         What these are, where calls may share them.
     results
         Its outputs, which it does not hold.
+    given
+        The gradients that the backward was given, with their numbers, which it does not hold.
     lacking, gone
         Numbers of the gradients that the backward was not given, and of the outputs that were gone
         as it began.
@@ -60,6 +62,7 @@ class PartCall:
     header: StorageWeakRef | None = None
     place: int = 0
     results: tuple[Result, ...] = ()
+    given: tuple[tuple[int, Result], ...] = ()
     lacking: frozenset[int] = frozenset()
     gone: frozenset[int] = frozenset()
     use: OutputUse | None = None

@@ -318,6 +318,26 @@ def test_the_room_for_a_few_is_planned_for_and_nothing_that_lines_tell_of():
     del losses
 
 
+def test_a_graph_in_front_of_a_later_step_is_looked_at_where_autograd_has_made_more():
+    """A forward of the plain model, say, in a step that would not be looked at by itself."""
+    x, front = torch.randn(64, 64, requires_grad=True), HeldInFront(0)
+
+    def step(depth):
+        made = x
+        for _ in range(depth):
+            made = made.sin().tanh()
+        found = front.look(0, lambda: {x.data_ptr()}, 0, is_measured=False)
+        made.sum().backward()
+        front.backward_ends()
+        return found
+
+    for _ in range(5):
+        step(1)
+    assert step(1) == 0
+    assert step(4) == 3 * x.nbytes  # beyond the one that was planned for
+    assert step(4) == 0
+
+
 def test_what_counts_elsewhere_at_unknown_addresses_counts_once():
     """As a loss whose storage is larger than it, of a step that was not measured."""
     front = HeldInFront(0)

@@ -227,6 +227,10 @@ def test_what_two_uses_have_in_common():
     assert one.common(other) == OutputUse(frozenset({1}), frozenset())
     assert one.covers(one.common(other))
     assert not one.common(other).covers(one)
+    held = OutputUse(kept=frozenset({0}))  # a gradient that the loop holds takes memory
+    assert held.common(OutputUse()) == held
+    assert OutputUse().covers(held)
+    assert not held.covers(OutputUse())
 
 
 @pytest.mark.slow
@@ -364,3 +368,28 @@ def test_a_compiled_step_whose_logits_get_zeros_is_refused_before_its_first_step
                 least = error.plan.min_feasible_bytes
         else:
             pytest.fail("no budget that a refusal named was enough")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_gradient_that_the_loop_gives_and_holds_is_there_to_the_end(holds):
+    """As `features.backward(gradient)`, where heads have made the gradient by themselves."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layers = [it for _ in range(4) for it in (nn.Linear(64, 64), nn.GELU())]
+    model, x = nn.Sequential(*layers, nn.Linear(64, 64)), torch.randn(512, 64)
+
+    def loop(model, x, steps):
+        for _ in range(steps):
+            features = model(x)
+            if holds:
+                features.backward(features.detach() * 2)
+            else:
+                features.square().sum().backward()
+            model.zero_grad()
+
+    schedsim.rematerialize(model, (x,), 1_050_000, in_place=True, effort=0.2)
+    loop(model, x, 4)
+    measured = resident_bytes(model, x) + peak_bytes(loop, model, x)
+    assert measured <= session_in(model).peak_bytes <= session_in(model).budget_bytes
+    assert session_in(model).parts[0].use.kept == ({0} if holds else frozenset())
