@@ -2,8 +2,7 @@
 
 Where memory is short, the walkers of a search come within the limit after seconds, because they
 begin warm, for the sake of what they end with. A search that is interrupted by then, or has little
-time, would have no plan. No walker goes on from this schedule: what the search ends with is the
-same, but for the little work that this takes.
+time, would have no plan. No walker goes on from this schedule.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from ._walker import SMALL_MOVES, GraphWalker
 if TYPE_CHECKING:
     from ._graph_search import GraphSearch
 
-# The most work for each op, and the most of what is left of it.
-_PER_OP, _SHARE = 1e-3, 0.05
-
-_MANY_OPS = 500
+# The most work for each op, and the most of what is left of it; and from so many ops on, walkers go
+# warmer, and what they do counts.
+_PER_OP, _SHARE, _MANY_OPS = 1e-3, 0.05, 500
 
 
 def walk_to_first_plan(
@@ -51,5 +49,8 @@ def walk_to_first_plan(
     share = min(_SHARE, _PER_OP * num_ops / max(1e-9, effort.left))
     spent = effort.spent
     search.walk_until_any_fits(pool, walker, RoundPart(0), share)
+    if num_ops < _MANY_OPS:
+        # So little that it does not count: the others come to what they come to without it.
+        effort.spent = spent
     search.ahead_spent = effort.spent - spent
     return walker

@@ -19,7 +19,7 @@ from schedsim.simulation.simulator import simulate
 from .._pool import Pool, RoundPart
 from ._forward_part import forward_part
 from ._order_first import OrderFirst
-from ._priced_walker import FITTING, FROM_BOUND, RISING, SOON, PriceCourse, PricedWalker
+from ._priced_walker import FITTING, FROM_BOUND, RISING, PriceCourse, PricedWalker
 from ._start_race import race, starts_from_bound
 from ._walker import SMALL_MOVES, GraphWalker
 
@@ -119,7 +119,7 @@ class PricedRounds:
         beside = _BESIDE_BOUND if search.effort.counted else _BESIDE_CLOCK
         if any(one.best_s < np.inf for one in search.ahead):
             beside = max(_LEAST_BESIDE, beside - search.ahead_spent / max(1e-9, search.effort.left))
-        pool.walk(self._make([(self.line, SOON)]), RoundPart(0), beside)
+        pool.walk(self._make([(self.line, FITTING)]), RoundPart(0), beside)
         if self._ends_with_bound():
             return
         near = search.bound.near() or [self.line]

@@ -49,10 +49,10 @@ def test_where_none_is_looked_for(graph, effort):
 
 
 def test_a_plan_that_no_other_walker_has_is_the_answer():
-    """As after an interrupt; what it took is known to the walkers that come later."""
+    """As after an interrupt; on few ops the others have all of the work after it."""
     graph, effort = layered(100), Effort(20.0)
     search = GraphSearch(
-        graph, budget_of(graph, 0.5), "fixed", effort, seed=0, num_threads=1, gap=0
+        graph, budget_of(graph, 0.6), "fixed", effort, seed=0, num_threads=1, gap=0
     )
     with Pool[GraphWalker](effort, 1, 0.0) as pool:
         walker = walk_to_first_plan(search, pool, np.arange(graph.num_ops))
@@ -62,4 +62,4 @@ def test_a_plan_that_no_other_walker_has_is_the_answer():
     best = search.best()
     assert best is not None
     assert simulate(graph, best).makespan_s == pytest.approx(walker.best_s)
-    assert 0.0 < search.ahead_spent == effort.spent < 0.1
+    assert search.ahead_spent == effort.spent == 0.0
