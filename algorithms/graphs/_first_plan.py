@@ -19,9 +19,9 @@ from ._walker import SMALL_MOVES, GraphWalker
 if TYPE_CHECKING:
     from ._graph_search import GraphSearch
 
-# The most work for each op, and the most of what is left of it; and from so many ops on, walkers go
-# warmer, and what they do counts.
-_PER_OP, _SHARE, _MANY_OPS = 1e-3, 0.05, 500
+# The most work for each op, and the most of what is left of it, or of the seconds; and from so many
+# ops on, walkers go warmer, and what they do counts.
+_PER_OP, _SHARE, _CLOCK_SHARE, _MANY_OPS = 1e-3, 0.05, 0.1, 500
 
 
 def walk_to_first_plan(
@@ -46,7 +46,8 @@ def walk_to_first_plan(
     )
     walker.go(search.graph, GENTLE if num_ops < _MANY_OPS else SOON)
     search.ahead.append(walker)  # before it begins: what it has counts after an interrupt, too
-    share = min(_SHARE, _PER_OP * num_ops / max(1e-9, effort.left))
+    most = _SHARE if effort.counted else _CLOCK_SHARE
+    share = min(most, _PER_OP * num_ops / max(1e-9, effort.left))
     spent = effort.spent
     search.walk_until_any_fits(pool, walker, RoundPart(0), share)
     if num_ops < _MANY_OPS:
