@@ -162,6 +162,7 @@ class Pool(Generic[AnyWalker]):
             if walker.best_s <= self.enough_s and walker.best_s < math.inf:
                 with self._lock:
                     self._hit = min(self._hit, (share, number))
+                    self._best_s = min(self._best_s, walker.best_s)
                 break
         return own.spent, num_moves
 

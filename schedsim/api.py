@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -512,7 +513,11 @@ def check_limits(options: Mapping[str, Any]) -> None:
         if value is None:
             continue
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 <= value <= MAX_SECONDS:
+        if number and MAX_SECONDS < value < math.inf:
+            raise SchedsimError(
+                f"{name} {shown(value)} is more than any search takes", hint=f"give {flag}"
+            )
+        if not number or not 0 <= value < math.inf:
             raise SchedsimError(
                 f"{name} {shown(value)} is not a finite number, zero or more", hint=f"give {flag}"
             )

@@ -19,6 +19,7 @@ from .._pool import Pool, RoundPart
 from ._anneal import walk
 from ._bound_beside import BoundBeside
 from ._cut_table import Order
+from ._first_plan import walk_to_first_plan
 from ._first_walkers import SLOW_OPS, first_walkers
 from ._lean_starts import LeanStarts
 from ._packed_graph import pack_graph
@@ -52,10 +53,12 @@ class GraphSearch:
     Attributes
     ----------
     walkers
-        All walkers but the `scout` and the `first`, a short one whose schedule no other goes on
-        from.
+        All walkers but the `scout` and those sent `ahead`, short ones whose schedules no other goes
+        on from.
     has_one_start
         Whether all walkers start from the graph's order; where it is free, from greedy ones, too.
+    ahead_spent
+        The work that a first plan took.
     programs
         Searches by integer programs of what the walkers came to.
     names_least
@@ -84,7 +87,8 @@ class GraphSearch:
         self.lean = LeanStarts(graph, self.packed, self.least_bytes, self.free, effort)
         self.walkers: list[GraphWalker] = []
         self.scout: GraphWalker | None = None
-        self.first: GraphWalker | None = None
+        self.ahead: list[GraphWalker] = []
+        self.ahead_spent = 0.0
         self.programs: list[ProgramSearch] = []
         self.has_one_start, self.names_least = False, True
         self.moves = 0
@@ -100,7 +104,7 @@ class GraphSearch:
                 lines = self._starts(starts)
                 given, usual = lines[: len(starts)], lines[len(starts) :]
                 self._search(pool, starts, given, usual)
-                if self.names_least and self.none_fits() and not bound.has_solved:
+                if self.names_least and self.best() is None:
                     self.lean.find_leanest(usual[:2])
             except KeyboardInterrupt:
                 self.effort.cancel()
@@ -146,6 +150,7 @@ class GraphSearch:
             bound.begin(pool)
         elif self.effort.moves is None and self.none_fits():
             self._scout(pool, usual[0])
+        walk_to_first_plan(self, pool, priced.line if priced.is_tight else usual[0])
         try:
             if not (self.has_one_start and priced.run()):
                 WalkerRounds(self, pool, usual[:2]).run()
@@ -184,8 +189,7 @@ class GraphSearch:
         return self.walkers if self.scout is None else [*self.walkers, self.scout]
 
     def _bests(self) -> list[GraphWalker | ProgramSearch]:
-        first = [] if self.first is None else [self.first]
-        return [*self.all_walkers(), *first, *self.programs]
+        return [*self.all_walkers(), *self.ahead, *self.programs]
 
     def begin_leanest(
         self, pool: Pool[GraphWalker], lines: Sequence[NDArray[Any]]

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 # greedy one, is so many times the limit, bytes have a price, if a first short annealing finds
 # nothing within the limit, or nothing that takes less than so many times the store-all time. With
 # more room than that, and on training graphs, walkers that look at the peak come to faster ones.
-_FEWEST_OPS, _TIGHT, _TIGHT_FREE, _DEAR = 500, 1.5, 1.3, 1.2
+# On fewer than so many ops, integer programs make cheap plans cheaper still.
+_FEWEST_OPS, _TIGHT, _TIGHT_FREE, _DEAR = 300, 1.5, 1.3, 1.2
+_MERGED_OPS, _MERGED_DEAR = 500, 1.25
 
 # The first annealing may take so much work for each op, and at most that share of what is left.
 _FIRST_PER_OP, _FIRST_SHARE = 1e-3, 0.1
@@ -39,10 +41,11 @@ _FIRST_PER_OP, _FIRST_SHARE = 1e-3, 0.1
 _MEETING = 0.4
 
 # Where the first annealing finds nothing, another of that share of the work goes beside the bound;
-# by the clock, of that share of the time, after which the bound has most of its schedules.
+# by the clock, of that share of the time, after which the bound has most of its schedules. What was
+# spent on a first plan that is there by then comes off it.
 # A walker on the schedule of the bound has the rest; where it does not fit after that share of it,
 # one on the leanest schedule goes on instead.
-_BESIDE_BOUND, _BESIDE_CLOCK, _ALL_DOWN = 0.15, 0.35, 0.7
+_BESIDE_BOUND, _BESIDE_CLOCK, _LEAST_BESIDE, _ALL_DOWN = 0.15, 0.35, 0.02, 0.7
 
 
 class PricedRounds:
@@ -71,7 +74,8 @@ class PricedRounds:
         if not self.is_tight:
             return False
         first = search.scout or self._walk_first()
-        if first.best_s < _DEAR * search.graph.store_all_s:
+        dear = _MERGED_DEAR if search.graph.num_ops < _MERGED_OPS else _DEAR
+        if first.best_s < dear * search.graph.store_all_s:
             return False
         if search.free and first.best_s == np.inf:
             return OrderFirst(search, self.pool, self.line).run()
@@ -99,7 +103,8 @@ class PricedRounds:
     def _walk_first(self) -> GraphWalker:
         """Look for any schedule that fits, for a little work, so that there is one soon."""
         search = self.search
-        search.first = first = self._walker(self.line, FITTING)
+        first = self._walker(self.line, FITTING)
+        search.ahead.append(first)
         work = _FIRST_PER_OP * search.graph.num_ops
         share = min(_FIRST_SHARE, work / max(1e-9, search.effort.left))
         search.walk_until_any_fits(self.pool, first, RoundPart(0), share)
@@ -112,6 +117,8 @@ class PricedRounds:
         """
         search, pool = self.search, self.pool
         beside = _BESIDE_BOUND if search.effort.counted else _BESIDE_CLOCK
+        if any(one.best_s < np.inf for one in search.ahead):
+            beside = max(_LEAST_BESIDE, beside - search.ahead_spent / max(1e-9, search.effort.left))
         pool.walk(self._make([(self.line, FITTING)]), RoundPart(0), beside)
         if self._ends_with_bound():
             return

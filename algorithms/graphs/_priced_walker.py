@@ -59,6 +59,12 @@ FITTING = PriceCourse(20.0, 20.0, 4.0, 0.05, warm=8.0)
 FROM_BOUND = replace(FITTING, warm=4.0)
 """The same, less warm, since the start has to keep its form."""
 
+SOON = replace(FITTING, first=2000.0, last=2000.0, warm=3.0)
+"""To the limit, on hundreds of ops and more; what takes long there is as good as any other."""
+
+GENTLE = replace(FITTING, warm=0.3)
+"""The same on fewer ops, where the least warmth is enough."""
+
 
 @dataclass
 class PricedWalker(GraphWalker):

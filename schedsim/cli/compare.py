@@ -135,6 +135,11 @@ def command(
         if plan.search.interrupted:
             raise KeyboardInterrupt  # an unfinished search is no result
         plans.append(plan)
+    if not plans:  # whether the workload fits was not looked at
+        raise SchedsimError(
+            "; ".join(f"{name}: {why}" for name, why in refused.items()),
+            hint="`schedsim planners` lists what each planner takes",
+        )
     document = _document(loaded.workload, budget_bytes, plans, refused)
     if output is not None:
         write_atomically(output, json.dumps(document, indent=1) + "\n")

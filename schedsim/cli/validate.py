@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from .given.loaded import need_torch, schedule_of
 from .given.remembered import capture_of, check_plan, has_link
 from .given.workload_options import LEVEL_HELP, remeasure_option
 from .help import GroupedCommand
-from .options.files import json_option, output_option
+from .options.files import check_outputs, json_option, output_option
 from .options.limits import budget_option
 from .options.rule_options import rule_options, take_rules
 from .show import percent, print_facts, print_json, print_table, working
@@ -49,7 +50,13 @@ def target_options(function: Any) -> Any:
         click.argument("target"),
     ):
         function = option(function)
-    return function
+
+    @functools.wraps(function)
+    def command(**given: Any) -> Any:
+        check_outputs({"-o": given["output"]}, [given["target"], given.get("plan_file")])
+        return function(**given)
+
+    return command
 
 
 @click.command(

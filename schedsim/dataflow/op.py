@@ -139,7 +139,10 @@ class Op:
         if self.saving_workspace_bytes is not None:
             check_bytes(self.saving_workspace_bytes, f"{path}.saving_workspace_bytes")
         if len(set(self.reads)) != len(self.reads):
-            raise InvalidWorkloadError("a tensor is listed twice", path=f"{path}.reads")
+            again = next(i for i, it in enumerate(self.reads) if it in self.reads[:i])
+            raise InvalidWorkloadError(
+                f"{shown(self.reads[again])} is listed twice", path=f"{path}.reads[{again}]"
+            )
         for tensor, size in self.writes.items():
             check_name(tensor, f"{path}.writes")
             check_bytes(size, f"{path}.writes.{shown_key(tensor)}")

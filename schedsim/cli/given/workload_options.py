@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ...errors import SchedsimError
 from ..options import complete
 from ..options.complete import OF_OPTIONS
+from ..options.files import check_outputs
 from ..options.formula import OPTIONS, SWITCHES, flags
 from ..options.typed_sizes import SizeType
 from .workload_source import Source
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# Options whose value is a file that is read.
+_INPUTS = ("times_path", "schedule_file", "replay")
+
 LEVEL_HELP = "Capture the model by block or by op; by default as a given plan was, else by block."
+
+
+def _is_file(name: str | None) -> bool:
+    """Whether a preset or a device is read from a file, and is no name of one that is known."""
+    return name is not None and (name.startswith("hf:") or name.endswith(".json"))
 
 
 def remeasure_option(function: Function) -> Function:
@@ -37,9 +44,9 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def command(files: tuple[str, ...], **given: Any) -> Any:
-        output, inputs = given.get("output"), [*files, given["times_path"]]
-        if output and Path(output).resolve() in [Path(name).resolve() for name in inputs if name]:
-            raise SchedsimError(f"-o {output} would overwrite an input", hint="name another file")
+        outputs = {"-o": given.get("output"), "--certificate": given.get("certificate")}
+        named = [given[name] for name in ("preset", "device") if _is_file(given[name])]
+        check_outputs(outputs, [*files, *named, *(given.get(name) for name in _INPUTS)])
         options = {name: given.pop(name) for name in flags()}
         source = Source(files, options, given.pop("level"), again=given.pop("again"))
         return function(source, **given)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ...checks.cluster_flags import flag_of
+from .files import check_outputs
 
 # (field of Degrees or Training, type, help)
 _OPTIONS: tuple[tuple[str, Any, str], ...] = (
@@ -140,6 +141,9 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
         network: float | None,
         **others: Any,
     ) -> Any:
+        read = [preset if preset.startswith("hf:") else None]
+        read.append(device if device.endswith(".json") else None)
+        check_outputs({"-o": others.get("output")}, read)
         known = {name for name, _, _ in _OPTIONS} | {name for name, _ in _SWITCHES}
         given = {name: others.pop(name) for name in known}
         # By identity: a number of 0 is refused where it is read, not left out as a switch is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,34 @@ def check_writable(ctx: click.Context, param: click.Parameter, value: str | None
                 f"{flag} {value}: folder {path.parent} is not writable", hint="choose another"
             )
     return value
+
+
+def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[str | None]) -> None:
+    """Refuse outputs, by their flags, that are one of `inputs` or one another's file.
+
+    An input may stand with a prefix or a suffix: ``hf:config.json``, ``model.py:build,layers=4``.
+    """
+    read = {Path(name).resolve() for given in inputs if given for name in _file_names(given)}
+    written: dict[Path, str] = {}
+    for flag, value in outputs.items():
+        if value is None:
+            continue
+        path = Path(value).resolve()
+        if path in read:
+            raise SchedsimError(
+                f"{flag} {value} would overwrite an input", hint="name another file"
+            )
+        if path in written:
+            raise SchedsimError(
+                f"{flag} {value} is the file of {written[path]}, too", hint="name another file"
+            )
+        written[path] = flag
+
+
+def _file_names(given: str) -> tuple[str, ...]:
+    """What `given` may be as the name of a file."""
+    head = given.partition(",")[0].removeprefix("hf:")
+    return (given, head, head.rpartition(".py:")[0] + ".py") if ".py:" in head else (given, head)
 
 
 def output_option(help_text: str, *, required: bool = False) -> Callable[..., Any]:

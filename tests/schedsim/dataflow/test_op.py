@@ -36,7 +36,7 @@ def test_where_it_writes_and_whether_it_is_a_copy():
         ({"time_s": float("nan")}, "ops[3].time_s"),
         ({"workspace_bytes": -1}, "ops[3].workspace_bytes"),
         ({"saving_workspace_bytes": 0.5}, "ops[3].saving_workspace_bytes"),
-        ({"reads": ("x", "x")}, "ops[3].reads"),
+        ({"reads": ("x", "x")}, "ops[3].reads[1]"),
         ({"writes": {"y": "4"}}, "ops[3].writes.y"),
         ({"optional": ("r",)}, "ops[3].optional[0]"),
         ({"in_place": {"y": "x"}}, "ops[3].in_place"),
