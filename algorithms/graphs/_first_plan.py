@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from ._graph_search import GraphSearch
 
 # The most work for each op, and the most of what is left of it, or of the seconds; and from so many
-# ops on, walkers go warmer, and what they do counts.
-_PER_OP, _SHARE, _CLOCK_SHARE, _MANY_OPS = 1e-3, 0.05, 0.1, 500
+# ops on, walkers go warmer, and what they do counts: they go where so much work is left, or so many
+# seconds.
+_PER_OP, _SHARE, _CLOCK_SHARE, _MANY_OPS, _AMPLE = 1e-3, 0.05, 0.1, 500, 8.0
 
 
 def walk_to_first_plan(
@@ -29,11 +30,13 @@ def walk_to_first_plan(
 ) -> GraphWalker | None:
     """A walker from `line` that has found any schedule that fits, or has done its work.
 
-    None goes where something fits, where moves are counted, and on the largest graphs, on which a
-    scout goes.
+    None goes where something fits, where moves are counted, on the largest graphs, on which a scout
+    goes, and on many ops where little is left, which plans within little memory need themselves.
     """
     num_ops, effort = search.graph.num_ops, search.effort
     if num_ops >= SLOW_OPS or effort.moves is not None or not search.none_fits():
+        return None
+    if num_ops >= _MANY_OPS and effort.left < _AMPLE:
         return None
     walker = PricedWalker.of(
         search.graph,

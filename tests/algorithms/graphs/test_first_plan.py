@@ -36,10 +36,14 @@ def test_a_search_has_a_plan_after_little_work(graph, share, most):
 
 @pytest.mark.parametrize(
     ("graph", "effort"),
-    [(layered(3000), Effort(20.0)), (layered(100), Effort(20.0, moves=100))],
+    [
+        (layered(3000), Effort(20.0)),
+        (layered(100), Effort(20.0, moves=100)),
+        (layered(600), Effort(5.0)),
+    ],
 )
 def test_where_none_is_looked_for(graph, effort):
-    """On the largest graphs, which have scouts of their own; and where moves are counted."""
+    """Not on the largest graphs, with scouts of their own; for counted moves; for little effort."""
     budget_bytes = budget_of(graph, 0.4)
     search = GraphSearch(graph, budget_bytes, "fixed", effort, seed=0, num_threads=1, gap=0.0)
     with Pool[GraphWalker](effort, 1, 0.0) as pool:
