@@ -73,7 +73,7 @@ def changed(document, path, value):
         (GRAPH, ["ops", 0, "phase"], "sideways", "ops[0].phase"),
         (GRAPH, ["ops", 1, "name"], "f", "ops[1].name"),
         (GRAPH, ["ops", 1, "reads"], ["w"], "ops[1].reads[0]"),
-        (GRAPH, ["ops", 1, "reads"], ["y", "y"], "ops[1].reads"),
+        (GRAPH, ["ops", 1, "reads"], ["y", "y"], "ops[1].reads[1]"),
         (GRAPH, ["ops", 1, "reads"], "y", "ops[1].reads"),
         (GRAPH, ["ops", 1, "reads"], [1], "ops[1].reads[0]"),
         (GRAPH, ["ops", 0, "reads"], ["z"], "ops[0].reads[0]"),
