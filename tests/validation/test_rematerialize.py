@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.measure import AllocatorMeter, storage_bytes  # noqa: E402
 from schedsim.validation.rematerialized import Rematerialized  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -142,7 +143,7 @@ def test_another_shape_is_refused_by_choice():
         module(x[:256], target[:256])
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", slow_where(LEVELS, lambda level: level == "op"))
 def test_a_budget_too_small_names_the_least_and_what_sets_it(level):
     with pytest.raises(schedsim.InfeasibleBudgetError, match=r"set by \w") as caught:
         made(level, "5%")
@@ -175,7 +176,7 @@ def test_optimizer_state_takes_its_place_in_the_budget(level):
     assert "not counted" in bare.report()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", slow_where(LEVELS, lambda level: level == "block"))
 def test_a_saved_plan_is_applied_to_its_model_only(level, tmp_path):
     module, model, inputs = made(level, optimizer="adamw")
     schedsim.save(module.plan, tmp_path / "plan.json")

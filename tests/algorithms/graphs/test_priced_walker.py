@@ -56,6 +56,7 @@ def replayed_s(walker: PricedWalker) -> float:
     return found.makespan_s
 
 
+@pytest.mark.slow
 def test_a_rising_price_begins_above_the_limit_and_ends_within():
     walker = priced(RISING)
     way = walked(walker, [k / 60 for k in range(60)], 0.03)

@@ -203,6 +203,7 @@ def signals(convolution):
     return model, (torch.randn(2, 2, 8), torch.randn(2, 1)), nn.functional.mse_loss
 
 
+@pytest.mark.slow
 def test_images_are_laid_out_beside_signals_and_volumes(uncompiled):
     """As inductor does: of an encoder of speech, whose blocks have convolutions over time."""
 

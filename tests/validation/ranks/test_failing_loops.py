@@ -209,6 +209,7 @@ def test_a_rank_that_begins_no_step_after_an_error_is_missed():
     assert first[1].startswith(f"rank 1 left a step by UnsupportedError: {second[0]} (and began")
 
 
+@pytest.mark.slow
 def test_a_backward_refused_on_one_rank_reaches_all():
     """At once: others are in its collectives."""
     (first, _), (second, _) = run_ranks(_leaves, 2, "second order", timeout_s=60)

@@ -143,6 +143,7 @@ def _few_steps(_rank):
     return same(model, plain), len(session.parts), len(keeps), session.peak_bytes
 
 
+@pytest.mark.slow
 def test_blocks_that_are_compiled_one_by_one_are_planned_together():
     """Equal blocks are one graph, whose calls keep different amounts within one budget."""
     for equal, num_parts, num_amounts, peak_bytes in run_ranks(_few_steps, 2):

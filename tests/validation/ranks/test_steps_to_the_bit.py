@@ -167,6 +167,7 @@ def _in_a_loop(rank, kind, how, budget, door):
         lambda row: row[1:] != ("other graphs", "120%", "backend", 2),
     ),
 )
+@pytest.mark.slow
 def test_loops_of_ranks_have_the_gradients_of_the_plain_loop(kind, how, budget, door, num_ranks):
     """In place and as a backend, also where a rank's model is taken apart into more graphs."""
     for found in run_ranks(_in_a_loop, num_ranks, kind, how, budget, door):
@@ -238,6 +239,7 @@ def _ending(rank, kind, level):
         lambda row: row != ("sharded", "in place", 2),
     ),
 )
+@pytest.mark.slow
 def test_a_rank_that_dies_in_the_backward_is_not_waited_for(kind, level, num_ranks):
     """Its process ends without a word: the others raise what the group says, and soon."""
     began = time.monotonic()

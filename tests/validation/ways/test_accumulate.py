@@ -16,6 +16,7 @@ from schedsim.validation.models import build_model  # noqa: E402
 from schedsim.validation.ways.accumulate import _nothing  # noqa: E402
 from schedsim.validation.whole_step.step_capture import SCALARS_BYTES  # noqa: E402
 from step_models import make_step  # noqa: E402
+from tiers import slow_where  # noqa: E402
 from torch import nn  # noqa: E402
 
 import schedsim  # noqa: E402
@@ -111,7 +112,7 @@ def test_a_sum_changes_no_bit_of_its_first_gradient(dtype):
     assert torch.equal(total.view(torch.uint8), gradient.view(torch.uint8))
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", slow_where(LEVELS, lambda level: level == "op"))
 def test_an_ordinary_loop_stays_as_it_is(level):
     """zero_grad between loss and backward, a scaled loss, clipping, a last smaller batch."""
     x, target = some_data(80)
@@ -225,6 +226,7 @@ def test_what_changes_of_a_loss_with_targets_counts_from_the_next_step(level):
         torch.testing.assert_close(module(x), 3 * LOSS(model(x), target))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_split_is_refused_with_the_reason():
     model, inputs, loss = make_step("resnet")
     with pytest.raises(schedsim.UnsupportedError, match="normalises over the batch"):
@@ -285,7 +287,7 @@ def _ddp(rank, level):
         torch.testing.assert_close(one.grad, other.grad)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", slow_where(LEVELS, lambda level: level == "op"))
 def test_distributed_data_parallel_averages_once_per_step(level):
     """Gradients of micro-batches are averaged over ranks when all are done."""
     run_ranks(_ddp, 2, level)

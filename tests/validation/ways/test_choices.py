@@ -18,6 +18,7 @@ from schedsim.errors import UnsupportedError  # noqa: E402
 SIZES = {"layers": 2, "hidden": 16, "heads": 2, "vocab": 199, "seq": 32, "dropout": 0.0}
 
 
+@pytest.mark.slow
 def test_automatic_is_the_quickest_that_fits():
     """Among all that were looked at; what does not fit is not chosen."""
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from schedsim.validation.targets import load_target  # noqa: E402
 from schedsim.validation.ways.commands import plan_target  # noqa: E402
+from tiers import slow_where  # noqa: E402
 
 import schedsim  # noqa: E402
 from schedsim.cli.app import run as main  # noqa: E402
@@ -18,7 +19,7 @@ LEVELS = ("op", "block")
 GPT = "model:gpt2,layers=2,hidden=32,heads=2,vocab=499,seq=32,batch=8,dropout=0.0"
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", slow_where(LEVELS, lambda level: level == "op"))
 def test_a_plan_with_chunks_and_micro_batches_is_applied_with_them(tmp_path, level, capsys):
     file = str(tmp_path / "plan.json")
     call = ["plan", GPT, "--level", level, "--time-limit", "1"]

@@ -37,6 +37,7 @@ def test_micro_batches_are_offered_where_they_fit_alone():
     assert module.plan.peak_bytes <= near.budget_bytes
 
 
+@pytest.mark.slow
 def test_no_micro_batches_are_offered_that_would_be_another_step():
     """A batch norm in training looks at the whole batch; and there is no head to cut."""
     model, inputs, loss = make_step("resnet")

@@ -78,6 +78,7 @@ def test_the_budget_holds_with_gradients_from_the_step_before(level, keeps):
     assert all(map(torch.equal, reading.result, expected))
 
 
+@pytest.mark.slow
 def test_a_budget_without_room_for_kept_gradients_is_told():
     """In one line that names the least budget, at the first step that finds them; it goes on."""
     model, x, target = given()

@@ -40,6 +40,7 @@ def test_a_search_ends_by_work_unless_seconds_alone_are_given(monkeypatch):
     assert given[2]["time_limit_s"] == 60
 
 
+@pytest.mark.slow
 def test_groups_of_a_compiled_step_come_in_any_order(uncompiled, monkeypatch):
     """Where that is not found to fit, in the order of the trace; an order that is given holds."""
     asked, try_plan = [], step_planning.try_plan
