@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from .._pool import Pool, RoundPart
 from ._first_walkers import SLOW_OPS
-from ._priced_walker import GENTLE, SOON, PricedWalker
-from ._walker import SMALL_MOVES, GraphWalker
+from ._priced_walker import GENTLE, SOON, priced_walker
+from ._walker import GraphWalker
 
 if TYPE_CHECKING:
     from ._graph_search import GraphSearch
@@ -38,16 +38,7 @@ def walk_to_first_plan(
         return None
     if num_ops >= _MANY_OPS and effort.left < _AMPLE:
         return None
-    walker = PricedWalker.of(
-        search.graph,
-        search.packed,
-        line,
-        number=len(search.walkers),
-        seed=search.seed,
-        rules=(search.limit, search.free),
-        kind=SMALL_MOVES,
-    )
-    walker.go(search.graph, GENTLE if num_ops < _MANY_OPS else SOON)
+    walker = priced_walker(search, line, GENTLE if num_ops < _MANY_OPS else SOON)
     search.ahead.append(walker)  # before it begins: what it has counts after an interrupt, too
     most = _SHARE if effort.counted else _CLOCK_SHARE
     share = min(most, _PER_OP * num_ops / max(1e-9, effort.left))

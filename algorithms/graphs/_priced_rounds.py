@@ -19,9 +19,9 @@ from schedsim.simulation.simulator import simulate
 from .._pool import Pool, RoundPart
 from ._forward_part import forward_part
 from ._order_first import OrderFirst
-from ._priced_walker import FITTING, FROM_BOUND, RISING, PriceCourse, PricedWalker
+from ._priced_walker import FITTING, FROM_BOUND, RISING, PriceCourse, priced_walker
 from ._start_race import race, starts_from_bound
-from ._walker import SMALL_MOVES, GraphWalker
+from ._walker import GraphWalker
 
 if TYPE_CHECKING:
     from ._graph_search import GraphSearch
@@ -103,7 +103,7 @@ class PricedRounds:
     def _walk_first(self) -> GraphWalker:
         """Look for any schedule that fits, for a little work, so that there is one soon."""
         search = self.search
-        first = self._walker(self.line, FITTING)
+        first = priced_walker(search, self.line, FITTING)
         search.ahead.append(first)
         work = _FIRST_PER_OP * search.graph.num_ops
         share = min(_FIRST_SHARE, work / max(1e-9, search.effort.left))
@@ -152,23 +152,9 @@ class PricedRounds:
         """Walkers of the search on these lines that go these courses."""
         made: list[GraphWalker] = []
         for line, course in starts:
-            made.append(self._walker(line, course))
+            made.append(priced_walker(self.search, line, course))
             self.search.walkers.append(made[-1])
         return made
-
-    def _walker(self, line: NDArray[Any], course: PriceCourse) -> GraphWalker:
-        search = self.search
-        walker = PricedWalker.of(
-            search.graph,
-            search.packed,
-            line,
-            number=len(search.walkers),
-            seed=search.seed,
-            rules=(search.limit, search.free),
-            kind=SMALL_MOVES,
-        )
-        walker.go(search.graph, course)
-        return walker
 
     def _ends_with_bound(self) -> bool:
         """Take in the bound, or by the clock what is there of it; whether all is done then."""

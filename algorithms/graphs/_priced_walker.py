@@ -7,11 +7,17 @@ bytes. A walker that looks at the peak alone decides early where memory is short
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from schedsim.dataflow.graph import Graph
 
 from ._profile_record import LARGEST
-from ._walker import GraphWalker
+from ._walker import SMALL_MOVES, GraphWalker
+
+if TYPE_CHECKING:
+    from ._graph_search import GraphSearch
 
 # Prices in units of the store-all time a byte of the store-all peak; the least and the largest that
 # a price comes to where it follows the bytes above the limit.
@@ -128,3 +134,18 @@ class PricedWalker(GraphWalker):
             self.rules.price[3] = warm * self.warm_bytes * _COLD**share
         else:
             self.heat_s = self._cooled((share - self.fits_since) / max(1e-9, 1 - self.fits_since))
+
+
+def priced_walker(search: GraphSearch, line: NDArray[Any], course: PriceCourse) -> PricedWalker:
+    """The next walker of `search`, which goes `course` from `line` by small moves."""
+    walker = PricedWalker.of(
+        search.graph,
+        search.packed,
+        line,
+        number=len(search.walkers),
+        seed=search.seed,
+        rules=(search.limit, search.free),
+        kind=SMALL_MOVES,
+    )
+    walker.go(search.graph, course)
+    return walker
